@@ -1,0 +1,1 @@
+"""The conformance checker: the contract as rules, run on any server."""

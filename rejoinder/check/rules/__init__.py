@@ -1,0 +1,1 @@
+"""The rules, as data plus one predicate each."""

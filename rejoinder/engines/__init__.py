@@ -1,0 +1,1 @@
+"""Prompt → steps. Engines know no messages, no JSON, no text."""

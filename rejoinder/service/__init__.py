@@ -1,0 +1,1 @@
+"""What surrounds an event stream: accounts, limits, moderation, metering, storage."""

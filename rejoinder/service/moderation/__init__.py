@@ -1,0 +1,1 @@
+"""Moderators: texts → scores by category."""

@@ -1,0 +1,1 @@
+"""The reasoning and tool-call formats of models, one small file each."""
