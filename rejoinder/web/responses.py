@@ -1,0 +1,193 @@
+"""ASGI answers: one JSON body, or one event stream.
+
+The stream holds its status line until there is something to say (A35), sends what is ready in
+one write, keeps the connection alive with comments, and notices when the client leaves. It must
+not know: what the bytes mean, who asked.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Headers = Mapping[str, str]
+
+KEEPALIVE = b": keep-alive\n\n"
+MAX_BUFFERED_BYTES = 256 * 1024
+"""What a slow reader may have waiting before its stream is held up."""
+
+
+def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def send_body(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: Headers,
+    *,
+    content_type: str = "application/json",
+) -> None:
+    """One complete answer."""
+    head = {"content-type": content_type, "content-length": str(len(body)), **headers}
+    start = {"type": "http.response.start", "status": status, "headers": raw_headers(head)}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
+
+
+class ClientGone(Exception):
+    """The client closed its connection before the answer was complete."""
+
+
+async def until_gone(receive: Receive) -> None:
+    """Returns when the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@contextlib.asynccontextmanager
+async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
+    """Runs the body; when the client leaves meanwhile, cancels it and raises ClientGone."""
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    def leave(watcher: "asyncio.Task[None]") -> None:
+        nonlocal gone
+        if not watcher.cancelled():
+            gone = True
+            task.cancel()
+
+    watcher = asyncio.ensure_future(until_gone(receive))
+    watcher.add_done_callback(leave)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if gone and task.uncancel() == 0:
+            raise ClientGone from None
+        raise
+    finally:
+        watcher.remove_done_callback(leave)
+        watcher.cancel()
+
+
+class FrameStream:
+    """Sends frames as they are made.
+
+    `frames` yields bytes; b"" means that something happened but there is nothing to show.
+    `render_error(error) -> (status, body) | None` turns an exception of `frames` into an answer
+    before the first byte; `error_frames(error)` into the last bytes after it.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        *,
+        headers: Callable[[], Headers],
+        keepalive_seconds: float,
+        render_error: Callable[[Exception], tuple[int, bytes, Headers]],
+        error_frames: Callable[[Exception], bytes],
+    ) -> None:
+        self._frames = frames
+        self._headers = headers
+        self._keepalive_seconds = keepalive_seconds
+        self._render_error = render_error
+        self._error_frames = error_frames
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle = False
+        self._gone = False
+        self._head_sent = False
+        self._last_write = 0.0
+
+    async def send(self, receive: Receive, send: Send) -> None:
+        """Raises ClientGone when the client left first; what `frames` raises is rendered, not
+        raised, unless it is a cancellation."""
+        loop = asyncio.get_running_loop()
+        producer = asyncio.ensure_future(self._produce())
+        watcher = asyncio.ensure_future(until_gone(receive))
+        producer.add_done_callback(lambda _: self._wake.set())
+        watcher.add_done_callback(self._leave)
+        self._last_write = loop.time()
+        timer = loop.call_later(self._keepalive_seconds, self._tick, loop)
+        self._timer = timer
+        try:
+            await self._write(producer, send, loop)
+        finally:
+            self._timer.cancel()
+            watcher.cancel()
+            if not producer.done():
+                producer.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await producer
+
+    async def _produce(self) -> None:
+        async with contextlib.aclosing(self._frames) as frames:
+            async for frame in frames:
+                if frame:
+                    self._buffer.append(frame)
+                    self._buffered += len(frame)
+                    self._wake.set()
+                    if self._buffered > MAX_BUFFERED_BYTES:
+                        self._room.clear()
+                        await self._room.wait()
+
+    async def _write(
+        self,
+        producer: "asyncio.Future[None]",
+        send: Send,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._gone:
+                raise ClientGone
+            ended = producer.done()
+            error = producer.exception() if ended and not producer.cancelled() else None
+            if ended and producer.cancelled():
+                raise asyncio.CancelledError
+            if isinstance(error, Exception) and not self._head_sent and not self._buffer:
+                status, body, headers = self._render_error(error)
+                await send_body(send, status, body, headers)
+                return
+            if isinstance(error, Exception):
+                self._buffer.append(self._error_frames(error))
+            elif error is not None:
+                raise error
+            if self._idle and not self._buffer and not ended:
+                self._buffer.append(KEEPALIVE)
+            self._idle = False
+            if not self._head_sent:
+                self._head_sent = True
+                head = raw_headers(self._headers())
+                await send({"type": "http.response.start", "status": 200, "headers": head})
+            data = b"".join(self._buffer)
+            self._buffer.clear()
+            self._buffered = 0
+            self._room.set()
+            self._last_write = loop.time()
+            await send({"type": "http.response.body", "body": data, "more_body": not ended})
+            if ended:
+                return
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        silent = loop.time() - self._last_write
+        if silent >= self._keepalive_seconds - 0.001:
+            self._idle = True
+            self._wake.set()
+            silent = 0.0
+        self._timer = loop.call_later(self._keepalive_seconds - silent, self._tick, loop)
+
+    def _leave(self, watcher: "asyncio.Future[None]") -> None:
+        if not watcher.cancelled():
+            self._gone = True
+            self._wake.set()
+            self._room.set()

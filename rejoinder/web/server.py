@@ -1,0 +1,122 @@
+"""The HTTP server: uvicorn, with what chat streams need of it.
+
+HTTP/1.0 clients get bodies that end with the connection, idle sockets are closed, and a stop
+lets streams finish within their grace period. It must not know: requests, dialects.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE as STATUS_LINES
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+FIRST_REQUEST_SECONDS = 30.0
+"""How long a new connection may take to send the head of its first request."""
+
+
+class ChatProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with two faults mended: a chunked body is never sent to an HTTP/1.0
+    client, and a connection that never sends a request does not stay."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._first_request = self.loop.call_later(FIRST_REQUEST_SECONDS, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._first_request.cancel()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            cycle.send = _CloseDelimited(cycle)  # type: ignore[method-assign]
+        super()._start_asgi_task(cycle, app)
+
+
+class _CloseDelimited:
+    """ASGI send for HTTP/1.0: what has no length ends with the connection (RFC 9112, 6.3)."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._plain = type(cycle).send
+        self._unbounded = False
+
+    async def __call__(self, message: Any) -> None:
+        cycle = self._cycle
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", [])}
+            self._unbounded = b"content-length" not in names
+        if not self._unbounded:
+            await self._plain(cycle, message)
+            return
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            cycle.response_started = True
+            cycle.keep_alive = False
+            headers = [*cycle.default_headers, *message.get("headers", [])]
+            lines = [b"%b: %b\r\n" % header for header in headers]
+            status = STATUS_LINES[message["status"]]
+            cycle.transport.write(b"".join([status, *lines, b"connection: close\r\n\r\n"]))
+            return
+        cycle.transport.write(message.get("body", b""))
+        if not message.get("more_body", False):
+            cycle.response_complete = True
+            cycle.message_event.set()
+            cycle.transport.close()
+            cycle.on_response()
+
+
+class ChatServer(uvicorn.Server):
+    """Stops in order: no new connections, `on_stop`, streams end within the grace period."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping = asyncio.ensure_future(self._on_stop())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            stopping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await stopping
+
+
+def make_server(
+    app: Any,
+    *,
+    host: str,
+    port: int,
+    grace_seconds: float,
+    on_stop: Callable[[], Awaitable[None]],
+) -> ChatServer:
+    """A server ready to `serve()`. Its own log lines and access log are off."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        loop="uvloop",
+        http=ChatProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(grace_seconds) + 5,
+        backlog=2048,
+        h11_max_incomplete_event_size=65536,
+    )
+    return ChatServer(config, on_stop)
