@@ -1,0 +1,89 @@
+"""What tokens cost: a price table and the one formula that turns counts into dollars (4.9).
+
+Exact decimal arithmetic; the same number goes to the client, the ledger and the budget.
+This module must not know: accounts, requests, who asks.
+"""
+
+import hashlib
+from decimal import Context, Decimal, localcontext
+
+import msgspec
+from msgspec import Struct
+
+from rejoinder.config import PricingConfig
+from rejoinder.types import Tier, Usage
+
+__all__ = ["FREE", "Prices"]
+
+_EXACT = Context(prec=120)
+"""Wide enough that no product of a price as written and a count of tokens is ever rounded."""
+
+
+class Prices(Struct, frozen=True, kw_only=True):
+    """US dollars per million tokens, and what a tier multiplies the sum by."""
+
+    input_tokens: Decimal = Decimal(0)
+    output_tokens: Decimal = Decimal(0)
+    cache_read_tokens: Decimal = Decimal(0)
+    cache_write_tokens: Decimal = Decimal(0)
+    priority_factor: Decimal = Decimal("1.5")
+    flex_factor: Decimal = Decimal("0.8")
+
+    @classmethod
+    def from_config(cls, config: PricingConfig) -> "Prices":
+        """A price that is not configured for cached or written tokens is the input price."""
+        read, write = config.cache_read_tokens, config.cache_write_tokens
+        return cls(
+            input_tokens=_exact(config.input_tokens),
+            output_tokens=_exact(config.output_tokens),
+            cache_read_tokens=_exact(config.input_tokens if read is None else read),
+            cache_write_tokens=_exact(config.input_tokens if write is None else write),
+            priority_factor=_exact(config.priority_factor),
+            flex_factor=_exact(config.flex_factor),
+        )
+
+    @property
+    def version(self) -> str:
+        """Changes iff a price changes; the ledger keeps it with every row."""
+        table = msgspec.json.encode(
+            [str(value.normalize()) for value in msgspec.structs.astuple(self)]
+        )
+        return hashlib.sha256(table).hexdigest()[:12]
+
+    def factor(self, tier: Tier) -> Decimal:
+        return {
+            "default": Decimal(1),
+            "priority": self.priority_factor,
+            "flex": self.flex_factor,
+        }[tier]
+
+    def cost(self, usage: Usage, tier: Tier) -> Decimal:
+        """US dollars, exact. Cached and written tokens are part of the prompt tokens (R176): each
+        prompt token is paid once, at one of the three prices."""
+        cached = min(usage.cached_tokens, usage.prompt_tokens)
+        written = min(usage.cache_write_tokens, usage.prompt_tokens - cached)
+        with localcontext(_EXACT):
+            per_million = (
+                (usage.prompt_tokens - cached - written) * self.input_tokens
+                + cached * self.cache_read_tokens
+                + written * self.cache_write_tokens
+                + usage.completion_tokens * self.output_tokens
+            )
+            return (per_million * self.factor(tier)).scaleb(-6)
+
+    def at_most(self, num_tokens: int, tier: Tier) -> Decimal:
+        """The most that so many tokens can cost, whatever kind they turn out to be."""
+        dearest = max(
+            self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens
+        )
+        with localcontext(_EXACT):
+            return (num_tokens * dearest * self.factor(tier)).scaleb(-6)
+
+
+FREE = Prices()
+"""The price table of a model without prices."""
+
+
+def _exact(price: float) -> Decimal:
+    """The number as it is written in the configuration, not its binary neighbour."""
+    return Decimal(repr(price))

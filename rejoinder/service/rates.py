@@ -1,0 +1,116 @@
+"""Requests and tokens a minute, by key, in this process or through Redis (package `limits`).
+
+Fixed windows of one minute that begin with the first request in them, because what is left and
+when it comes back can then be told exactly (R211). This module must not know: models, money.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from limits import RateLimitItem, RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.strategies import FixedWindowRateLimiter
+from msgspec import Struct
+
+from rejoinder.service.accounts import Account
+
+__all__ = ["Allowance", "Rates", "Window"]
+
+
+class Window(Struct, frozen=True):
+    """One limit as it stands: `remaining` after the request, `reset_seconds` until it is whole."""
+
+    kind: Literal["requests", "tokens"]
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
+class Allowance(Struct, frozen=True):
+    """What a request took. `refused`: the window that had no room; then nothing was taken."""
+
+    account: Account
+    windows: tuple[Window, ...]
+    num_tokens: int = 0
+    token_window_ends: float = 0.0
+    refused: Window | None = None
+
+
+class Rates:
+    """The windows of all keys. `redis_url` empty: in this process."""
+
+    def __init__(self, redis_url: str = "", *, clock: Callable[[], float] = time.time) -> None:
+        self._storage: MemoryStorage | RedisStorage = (
+            RedisStorage("async+" + redis_url, implementation="redispy")
+            if redis_url
+            else MemoryStorage()
+        )
+        self._limiter = FixedWindowRateLimiter(self._storage)
+        self._clock = clock
+
+    async def take(self, account: Account, num_tokens: int) -> Allowance:
+        """Counts one request and its estimated tokens, or refuses.
+
+        A request larger than a whole window may pass when the window is untouched: it could
+        never pass otherwise.
+        """
+        rpm, tpm = _items(account)
+        if tpm is not None:
+            num_tokens = min(num_tokens, tpm.amount)
+            if not await self._limiter.test(tpm, account.key_id, cost=num_tokens):
+                return await self._refuse(account, "tokens")
+        if rpm is not None and not await self._limiter.hit(rpm, account.key_id):
+            return await self._refuse(account, "requests")
+        if tpm is not None and not await self._limiter.hit(tpm, account.key_id, cost=num_tokens):
+            await self._give_back(tpm, account, num_tokens)
+            if rpm is not None:
+                await self._give_back(rpm, account, 1)
+            return await self._refuse(account, "tokens")
+        windows = await self._windows(account)
+        return Allowance(account, windows, num_tokens, self._end_of_tokens(windows))
+
+    async def correct(self, allowance: Allowance, num_tokens: int) -> None:
+        """Replaces the estimate by the true count, in the window that it was taken from."""
+        _, tpm = _items(allowance.account)
+        if tpm is None or self._clock() >= allowance.token_window_ends:
+            return
+        excess = allowance.num_tokens - num_tokens
+        if excess > 0:
+            await self._give_back(tpm, allowance.account, excess)
+        elif excess < 0:
+            await self._limiter.hit(tpm, allowance.account.key_id, cost=-excess)
+
+    async def peek(self, account: Account) -> Allowance:
+        """How the windows stand; takes nothing."""
+        return Allowance(account, await self._windows(account))
+
+    async def _refuse(self, account: Account, kind: Literal["requests", "tokens"]) -> Allowance:
+        windows = await self._windows(account)
+        refused = next(window for window in windows if window.kind == kind)
+        return Allowance(account, windows, refused=refused)
+
+    async def _give_back(self, item: RateLimitItem, account: Account, amount: int) -> None:
+        await self._storage.decr(item.key_for(account.key_id), amount)
+
+    async def _windows(self, account: Account) -> tuple[Window, ...]:
+        windows = []
+        kinds: tuple[Literal["requests", "tokens"], ...] = ("requests", "tokens")
+        for kind, item in zip(kinds, _items(account), strict=True):
+            if item is not None:
+                reset, remaining = await self._limiter.get_window_stats(item, account.key_id)
+                seconds = max(0.0, reset - self._clock())
+                windows.append(Window(kind, item.amount, remaining, seconds))
+        return tuple(windows)
+
+    def _end_of_tokens(self, windows: tuple[Window, ...]) -> float:
+        now = self._clock()
+        return max((now + w.reset_seconds for w in windows if w.kind == "tokens"), default=0.0)
+
+
+def _items(account: Account) -> tuple[RateLimitItem | None, RateLimitItem | None]:
+    rpm, tpm = account.requests_per_minute, account.tokens_per_minute
+    return (
+        None if rpm is None else RateLimitItemPerMinute(rpm, namespace="requests"),
+        None if tpm is None else RateLimitItemPerMinute(tpm, namespace="tokens"),
+    )
