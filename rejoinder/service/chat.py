@@ -1,0 +1,267 @@
+"""THE path: one admitted request and the stages that its events pass.
+
+Unary and streamed answers are the same events; the stages are generator functions composed in
+`ChatService._events`. This module must not know: HTTP, how a dialect spells anything.
+"""
+
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
+from typing import Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rejoinder.backends import Backend
+from rejoinder.backends.models import ModelInfo, Models
+from rejoinder.errors import INTERNAL_MESSAGE, ChatError, EngineFailed, InvalidParameter
+from rejoinder.events import Event, EventGrammar, Finished, Started
+from rejoinder.service.accounts import Account
+from rejoinder.service.admission import Admission
+from rejoinder.service.metering import metered
+from rejoinder.service.pricing import FREE, Prices
+from rejoinder.types import (
+    AssistantMessage,
+    ChatRequest,
+    DecodedRequest,
+    FunctionMessage,
+    Message,
+    Meter,
+    TextPart,
+    Tier,
+    Usage,
+)
+
+log = logging.getLogger("rejoinder.service")
+
+Impossible = Literal["refuse", "adapt"]
+"""What a dialect does with a wish that the model cannot grant: an error, or the next best."""
+
+DEFAULT_ANSWER_TOKENS = 1024
+"""What an answer without a limit is expected to need, for rates and budgets until it is known."""
+
+
+class Record(Struct, kw_only=True):
+    """What is known of one request, filled as it goes: for the ledger, the log and the metrics.
+
+    Times are seconds since the request was accepted, None where it did not come so far. No text
+    of prompts or answers, no keys.
+    """
+
+    request_id: str
+    completion_id: str
+    created: int
+    account: str
+    key_id: str
+    model: str
+    dialect: str
+    stream: bool
+    prices: Prices = FREE
+    tier: Tier = "default"
+    status: Literal["ok", "error", "cancelled"] = "cancelled"
+    error: str | None = None
+    finish_reasons: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    cost: Decimal | None = None
+    first_event_seconds: float | None = None
+    total_seconds: float = 0.0
+
+
+class Recorder(Protocol):
+    """Keeps the record of a request: opened before its first work, closed exactly once."""
+
+    async def open(self, record: Record, meter: Meter) -> int: ...
+
+    async def close(self, row: int, record: Record) -> None: ...
+
+
+class Answer:
+    """One admitted request. `headers` say what is left of the account's rates (R211)."""
+
+    __slots__ = ("created", "events", "headers", "id", "meter", "record")
+
+    def __init__(
+        self,
+        *,
+        events: AsyncGenerator[Event, None],
+        headers: Mapping[str, str],
+        meter: Meter,
+        record: Record,
+    ) -> None:
+        self.id = record.completion_id
+        self.created = record.created
+        self.events = events
+        self.headers = headers
+        self.meter = meter
+        self.record = record
+
+
+Stage = Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
+
+
+class ChatService:
+    """Everything between a decoded request and its events."""
+
+    def __init__(
+        self,
+        *,
+        models: Models,
+        prices: Mapping[str, Prices],
+        admission: Admission,
+        recorder: Recorder,
+        new_id: Callable[[], str],
+        extra_stages: Callable[[DecodedRequest, Record], list[Stage]],
+        on_end: Callable[[Record], None],
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`extra_stages`: moderation and storage, those that this request needs, in order."""
+        self.models = models
+        self._prices = prices
+        self._admission = admission
+        self._recorder = recorder
+        self._new_id = new_id
+        self._extra_stages = extra_stages
+        self._on_end = on_end
+        self._clock = clock
+        self._timer = timer
+
+    @asynccontextmanager
+    async def open(
+        self,
+        decoded: DecodedRequest,
+        account: Account,
+        *,
+        request_id: str,
+        dialect: str,
+        impossible: Impossible,
+    ) -> AsyncIterator[Answer]:
+        """One answer, for as long as the context lasts. Raises ChatError before any work."""
+        started = self._timer()
+        served = self.models.resolve(decoded.chat.model)
+        request = _within_model(decoded.chat, served.info, impossible)
+        async with self._admission.admit(
+            account,
+            served.info.id,
+            request,
+            estimated_tokens=estimate_tokens(request),
+            unsupported_tier="refuse" if impossible == "refuse" else "default",
+        ) as permit:
+            request = replace(request, account=account.id, tier=permit.tier)
+            meter = Meter()
+            record = Record(
+                request_id=request_id,
+                completion_id=self._new_id(),
+                created=int(self._clock()),
+                account=account.id,
+                key_id=account.key_id,
+                model=served.info.id,
+                dialect=dialect,
+                stream=decoded.answer.stream,
+                prices=self._prices.get(served.info.id, FREE),
+                tier=permit.tier,
+            )
+            row = await self._recorder.open(record, meter)
+            decoded = DecodedRequest(request, decoded.answer, decoded.ignored)
+            events = self._events(served.backend, decoded, meter, record, started)
+            try:
+                yield Answer(events=events, headers=permit.headers, meter=meter, record=record)
+            finally:
+                await events.aclose()
+                record.usage = meter.usage()
+                record.cost = record.prices.cost(record.usage, record.tier)
+                record.total_seconds = self._timer() - started
+                permit.settle(record.usage, record.cost)
+                await self._recorder.close(row, record)
+                self._on_end(record)
+
+    def _events(
+        self,
+        backend: Backend,
+        decoded: DecodedRequest,
+        meter: Meter,
+        record: Record,
+        started: float,
+    ) -> AsyncGenerator[Event, None]:
+        """The stages of one answer, in the order that events pass them."""
+        prices = None if record.prices is FREE else record.prices
+        events = backend.chat(decoded.chat, meter)
+        events = checked(events)
+        for stage in self._extra_stages(decoded, record):
+            events = stage(events)
+        events = metered(events, prices=prices, tier=record.tier, meter=meter)
+        return self._recorded(events, record, started)
+
+    async def _recorded(
+        self, events: AsyncGenerator[Event, None], record: Record, started: float
+    ) -> AsyncGenerator[Event, None]:
+        """Stamps the start, notes how the answer goes, and lets out only ChatErrors."""
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event, Started):
+                        record.first_event_seconds = self._timer() - started
+                        event = replace(
+                            event,
+                            id=record.completion_id,
+                            created=record.created,
+                            service_tier=record.tier,
+                        )
+                    elif isinstance(event, Finished):
+                        record.finish_reasons = (*record.finish_reasons, event.reason)
+                    yield event
+            record.status = "ok"
+        except ChatError as error:
+            record.status = "error"
+            record.error = error.code or type(error).__name__
+            raise
+        except Exception as error:
+            record.status = "error"
+            record.error = type(error).__name__
+            log.exception("request %s failed", record.request_id)
+            raise EngineFailed(INTERNAL_MESSAGE) from error
+
+
+async def checked(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """The same events; raises GrammarViolation at one that may not come (design, section 2)."""
+    grammar = EventGrammar()
+    async with aclosing(events):
+        async for event in events:
+            grammar.feed(event)
+            yield event
+
+
+def _within_model(request: ChatRequest, info: ModelInfo, impossible: Impossible) -> ChatRequest:
+    """The request with a limit that the model can reach. Raises InvalidParameter."""
+    longest = info.context_length
+    if not longest or request.max_tokens is None or request.max_tokens <= longest:
+        return request
+    if impossible == "adapt":
+        return replace(request, max_tokens=longest)
+    raise InvalidParameter(
+        f"{request.max_tokens_param} is too large: {request.max_tokens}. This model supports at "
+        f"most {longest} tokens, prompt and completion together.",
+        param=request.max_tokens_param,
+        code="invalid_value",
+    )
+
+
+def estimate_tokens(request: ChatRequest) -> int:
+    """About what the request will come to, prompt and answer together; corrected at its end."""
+    characters = sum(_num_characters(message) for message in request.messages)
+    answer = DEFAULT_ANSWER_TOKENS if request.max_tokens is None else request.max_tokens
+    return characters // 3 + 8 * len(request.messages) + answer * request.n
+
+
+def _num_characters(message: Message) -> int:
+    content = message.content
+    if isinstance(content, str):
+        size = len(content)
+    else:
+        size = sum(len(part.text) for part in content or () if isinstance(part, TextPart))
+    if isinstance(message, FunctionMessage | AssistantMessage):
+        calls = () if isinstance(message, FunctionMessage) else message.tool_calls
+        size += sum(len(call.arguments) + len(call.name) for call in calls)
+    return size
