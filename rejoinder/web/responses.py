@@ -106,12 +106,14 @@ class FrameStream:
         self._gone = False
         self._head_sent = False
         self._last_write = 0.0
+        self._failure: Exception | None = None
+        self._producer: asyncio.Future[None] | None = None
 
     async def send(self, receive: Receive, send: Send) -> None:
         """Raises ClientGone when the client left first; what `frames` raises is rendered, not
         raised, unless it is a cancellation."""
         loop = asyncio.get_running_loop()
-        producer = asyncio.ensure_future(self._produce())
+        producer = self._producer = asyncio.ensure_future(self._produce())
         watcher = asyncio.ensure_future(until_gone(receive))
         producer.add_done_callback(lambda _: self._wake.set())
         watcher.add_done_callback(self._leave)
@@ -151,9 +153,7 @@ class FrameStream:
             if self._gone:
                 raise ClientGone
             ended = producer.done()
-            error = producer.exception() if ended and not producer.cancelled() else None
-            if ended and producer.cancelled():
-                raise asyncio.CancelledError
+            error = self._error_of(producer) if ended else None
             if isinstance(error, Exception) and not self._head_sent and not self._buffer:
                 status, body, headers = self._render_error(error)
                 await send_body(send, status, body, headers)
@@ -177,6 +177,17 @@ class FrameStream:
             await send({"type": "http.response.body", "body": data, "more_body": not ended})
             if ended:
                 return
+
+    def fail(self, error: Exception) -> None:
+        """Ends the stream from outside, as if `frames` had raised the error."""
+        self._failure = error
+        if self._producer is not None:
+            self._producer.cancel()
+
+    def _error_of(self, producer: "asyncio.Future[None]") -> BaseException | None:
+        if producer.cancelled():
+            return self._failure or asyncio.CancelledError()
+        return producer.exception()
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         silent = loop.time() - self._last_write
