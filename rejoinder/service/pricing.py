@@ -4,6 +4,7 @@ Exact decimal arithmetic; the same number goes to the client, the ledger and the
 This module must not know: accounts, requests, who asks.
 """
 
+import functools
 import hashlib
 from decimal import Context, Decimal, localcontext
 
@@ -45,10 +46,7 @@ class Prices(Struct, frozen=True, kw_only=True):
     @property
     def version(self) -> str:
         """Changes iff a price changes; the ledger keeps it with every row."""
-        table = msgspec.json.encode(
-            [str(value.normalize()) for value in msgspec.structs.astuple(self)]
-        )
-        return hashlib.sha256(table).hexdigest()[:12]
+        return _version(self)
 
     def factor(self, tier: Tier) -> Decimal:
         return {
@@ -82,6 +80,12 @@ class Prices(Struct, frozen=True, kw_only=True):
 
 FREE = Prices()
 """The price table of a model without prices."""
+
+
+@functools.lru_cache(maxsize=256)
+def _version(prices: Prices) -> str:
+    table = [str(value.normalize()) for value in msgspec.structs.astuple(prices)]
+    return hashlib.sha256(msgspec.json.encode(table)).hexdigest()[:12]
 
 
 def _exact(price: float) -> Decimal:

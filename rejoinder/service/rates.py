@@ -91,7 +91,8 @@ class Rates:
         return Allowance(account, windows, refused=refused)
 
     async def _give_back(self, item: RateLimitItem, account: Account, amount: int) -> None:
-        await self._storage.decr(item.key_for(account.key_id), amount)
+        key = item.key_for(account.key_id)
+        await self._storage.incr(key, item.get_expiry(), amount=-amount)
 
     async def _windows(self, account: Account) -> tuple[Window, ...]:
         windows = []
