@@ -298,10 +298,12 @@ class Grammar(Struct, frozen=True):
 
     `lark`: llguidance's Lark dialect, in which special tokens are written `<|name|>`;
     `json_schema`: the schema as JSON text; `regex`: a regular expression over the whole text.
+    `param`: the request field it was made from, to be named when it cannot be compiled.
     """
 
     kind: Literal["lark", "json_schema", "regex"]
     text: str
+    param: str | None = None
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
