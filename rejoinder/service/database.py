@@ -149,7 +149,13 @@ class Database:
 
     @property
     def url(self) -> str:
+        """Without its password."""
         return self._engine.url.render_as_string()
+
+    @property
+    def shared(self) -> bool:
+        """Other replicas may write it too."""
+        return self._engine.url.get_backend_name() != "sqlite"
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection, None]:

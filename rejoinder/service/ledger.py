@@ -249,7 +249,8 @@ class Ledger:
         )
 
     async def spent_since(self, key_id: str, since: float) -> Decimal:
-        """US dollars of a key's rows opened since then."""
+        """US dollars of a key's rows opened since then, all that are closed by now included."""
+        await self.flush()
         query = sa.select(sa.func.coalesce(sa.func.sum(db.ledger.c.cost_pico), 0)).where(
             db.ledger.c.key_id == key_id, db.ledger.c.opened_at >= since
         )

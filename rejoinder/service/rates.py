@@ -4,18 +4,23 @@ Fixed windows of one minute that begin with the first request in them, because w
 when it comes back can then be told exactly (R211). This module must not know: models, money.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Literal
 
 from limits import RateLimitItem, RateLimitItemPerMinute
-from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.storage import RedisStorage, Storage
 from limits.aio.strategies import FixedWindowRateLimiter
 from msgspec import Struct
 
+from rejoinder.errors import Unavailable
 from rejoinder.service.accounts import Account
 
 __all__ = ["Allowance", "Rates", "Window"]
+
+
+_log = logging.getLogger(__name__)
 
 
 class Window(Struct, frozen=True):
@@ -41,10 +46,10 @@ class Rates:
     """The windows of all keys. `redis_url` empty: in this process."""
 
     def __init__(self, redis_url: str = "", *, clock: Callable[[], float] = time.time) -> None:
-        self._storage: MemoryStorage | RedisStorage = (
+        self._storage: Storage = (
             RedisStorage("async+" + redis_url, implementation="redispy")
             if redis_url
-            else MemoryStorage()
+            else WindowStorage(clock)
         )
         self._limiter = FixedWindowRateLimiter(self._storage)
         self._clock = clock
@@ -53,8 +58,15 @@ class Rates:
         """Counts one request and its estimated tokens, or refuses.
 
         A request larger than a whole window may pass when the window is untouched: it could
-        never pass otherwise.
+        never pass otherwise. Raises Unavailable when Redis cannot be reached: a limit that
+        cannot be counted is not lifted.
         """
+        try:
+            return await self._take(account, num_tokens)
+        except self._storage.base_exceptions as error:
+            raise Unavailable("The rate limits cannot be read.", retry_after=1) from error
+
+    async def _take(self, account: Account, num_tokens: int) -> Allowance:
         rpm, tpm = _items(account)
         if tpm is not None:
             num_tokens = min(num_tokens, tpm.amount)
@@ -76,10 +88,17 @@ class Rates:
         if tpm is None or self._clock() >= allowance.token_window_ends:
             return
         excess = allowance.num_tokens - num_tokens
-        if excess > 0:
-            await self._give_back(tpm, allowance.account, excess)
-        elif excess < 0:
-            await self._limiter.hit(tpm, allowance.account.key_id, cost=-excess)
+        try:
+            if excess > 0:
+                await self._give_back(tpm, allowance.account, excess)
+            elif excess < 0:
+                await self._limiter.hit(tpm, allowance.account.key_id, cost=-excess)
+        except self._storage.base_exceptions as error:
+            _log.warning("a token count could not be corrected: %s", type(error).__name__)
+
+    async def close(self) -> None:
+        if isinstance(self._storage, RedisStorage):
+            await self._storage.bridge.get_connection().aclose()
 
     async def peek(self, account: Account) -> Allowance:
         """How the windows stand; takes nothing."""
@@ -115,3 +134,53 @@ def _items(account: Account) -> tuple[RateLimitItem | None, RateLimitItem | None
         None if rpm is None else RateLimitItemPerMinute(rpm, namespace="requests"),
         None if tpm is None else RateLimitItemPerMinute(tpm, namespace="tokens"),
     )
+
+
+class WindowStorage(Storage):
+    """Windows in this process. The storage of `limits` for this looks at every key on each hit,
+    which shows from a few hundred keys on; this one forgets what has expired once a minute."""
+
+    STORAGE_SCHEME = ["async+rejoinder"]  # noqa: RUF012 — declared so by `Storage`
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._clock = clock
+        self._windows: dict[str, tuple[int, float]] = {}
+        """By key: the count, and when it is forgotten."""
+        self._sweep_at = 0.0
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        return ValueError
+
+    async def incr(self, key: str, expiry: float, amount: int = 1) -> int:
+        now = self._clock()
+        if now >= self._sweep_at:
+            self._sweep_at = now + 60
+            self._windows = {k: w for k, w in self._windows.items() if w[1] > now}
+        count, ends = self._windows.get(key, (0, 0.0))
+        if ends <= now:
+            count, ends = 0, now + expiry
+        count = max(0, count + amount)
+        self._windows[key] = (count, ends)
+        return count
+
+    async def get(self, key: str) -> int:
+        count, ends = self._windows.get(key, (0, 0.0))
+        return count if ends > self._clock() else 0
+
+    async def get_expiry(self, key: str) -> float:
+        now = self._clock()
+        _, ends = self._windows.get(key, (0, 0.0))
+        return max(now, ends)
+
+    async def check(self) -> bool:
+        return True
+
+    async def reset(self) -> int:
+        num_windows = len(self._windows)
+        self._windows.clear()
+        return num_windows
+
+    async def clear(self, key: str) -> None:
+        self._windows.pop(key, None)
