@@ -1,0 +1,373 @@
+"""OpenAI's dialect: how its requests are read and its answers spelled (contract section 2).
+
+Nulls are part of the spelling here. This module must not know: HTTP, backends, engines.
+"""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from rejoinder.dialects import encoding, request
+from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
+from rejoinder.dialects.encoding import encode, json_text
+from rejoinder.dialects.profile import Profile
+from rejoinder.dialects.violation import Path
+from rejoinder.errors import ChatError
+from rejoinder.events import (
+    ContentDelta,
+    Done,
+    Event,
+    Finished,
+    Moderated,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from rejoinder.types import (
+    AnswerOptions,
+    Choice,
+    Completion,
+    DecodedRequest,
+    FinishReason,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+)
+
+
+def spell_path(path: Path) -> str:
+    """`messages[3].content`"""
+    spelled = ""
+    for step in path:
+        if isinstance(step, int):
+            spelled += f"[{step}]"
+        else:
+            spelled += f".{step}" if spelled else step
+    return spelled
+
+
+class OpenAI:
+    name = "openai"
+
+    def decode_request(self, body: bytes, policy: RequestPolicy) -> DecodedRequest:
+        profile = Profile(
+            "openai",
+            extras=policy.extra_parameters == "accept",
+            reasoning=policy.openai_reasoning == "reasoning_content",
+        )
+        return request.decode(body, profile, spell_path)
+
+    def chunk_encoder(
+        self, options: AnswerOptions, policy: RequestPolicy, padding: Callable[[], str]
+    ) -> ChunkEncoder:
+        return _OpenAIChunkEncoder(options, policy, padding)
+
+    def encode_completion(
+        self, completion: Completion, options: AnswerOptions, policy: RequestPolicy
+    ) -> bytes:
+        choices = b",".join(_choice(c, options, policy) for c in completion.choices)
+        parts = [
+            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[%b],"usage":%b'
+            % (
+                json_text(completion.id),
+                completion.created,
+                json_text(completion.model),
+                choices,
+                _usage(completion.usage),
+            ),
+            _served_by(completion.service_tier, completion.system_fingerprint),
+        ]
+        if completion.moderation is not None:
+            parts.append(b',"moderation":' + encoding.moderation(completion.moderation))
+        return b"".join((*parts, b"}"))
+
+    def encode_error(self, error: ChatError) -> tuple[int, bytes]:
+        return error.status, encoding.error_body(error, error.code)
+
+
+# ---------------------------------------------------------------- fields
+
+
+def _served_by(service_tier: str, fingerprint: str | None) -> bytes:
+    served = b',"service_tier":%b' % json_text(service_tier)
+    if fingerprint is not None:
+        served += b',"system_fingerprint":%b' % json_text(fingerprint)
+    return served
+
+
+def _usage(usage: Usage) -> bytes:
+    """Every counter, zero when unused (R180)."""
+    return encode(
+        {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": usage.cached_tokens,
+                "cache_write_tokens": usage.cache_write_tokens,
+                "audio_tokens": 0,
+            },
+            "completion_tokens_details": {
+                "reasoning_tokens": usage.reasoning_tokens,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": usage.accepted_prediction_tokens,
+                "rejected_prediction_tokens": usage.rejected_prediction_tokens,
+            },
+        }
+    )
+
+
+def _finish_reason(reason: FinishReason, options: AnswerOptions, *, has_calls: bool) -> bytes:
+    """A malformed call is shown as a call or as text (A16); a named one ends with stop (A14)."""
+    if reason == "malformed_function_call":
+        reason = "tool_calls" if has_calls else "stop"
+    if reason != "tool_calls":
+        return json_text(reason)
+    if options.legacy_functions:
+        return b'"function_call"'
+    return b'"stop"' if options.named_tool else b'"tool_calls"'
+
+
+def _logprobs(
+    content: tuple[TokenLogprob, ...] | None,
+    refusal: tuple[TokenLogprob, ...] | None,
+    options: AnswerOptions,
+) -> bytes:
+    """Null unless asked for; the half that does not apply is null (R151, R152)."""
+    if not options.logprobs or not (content or refusal):
+        return b"null"
+
+    def half(entries: tuple[TokenLogprob, ...] | None) -> bytes:
+        if not entries:
+            return b"null"
+        return encoding.openai_logprobs(entries, options.num_top_logprobs)
+
+    return b'{"content":%b,"refusal":%b}' % (half(content), half(refusal))
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def _choice(choice: Choice, options: AnswerOptions, policy: RequestPolicy) -> bytes:
+    return b'{"index":%d,"message":%b,"logprobs":%b,"finish_reason":%b}' % (
+        choice.index,
+        _message(choice, options, policy),
+        _logprobs(choice.content_logprobs, choice.refusal_logprobs, options),
+        _finish_reason(choice.finish_reason, options, has_calls=bool(choice.tool_calls)),
+    )
+
+
+def _message(choice: Choice, options: AnswerOptions, policy: RequestPolicy) -> bytes:
+    """Content is null exactly where calls or a refusal stand in its place (R73)."""
+    refusal = choice.refusal or None
+    content = choice.content or ("" if refusal is None and not choice.tool_calls else None)
+    parts = [
+        b'{"role":"assistant","content":%b,"refusal":%b,"annotations":[]'
+        % (_text_or_null(content), _text_or_null(refusal))
+    ]
+    if choice.reasoning_content and policy.openai_reasoning == "reasoning_content":
+        parts.append(b',"reasoning_content":' + json_text(choice.reasoning_content))
+    if choice.tool_calls and options.legacy_functions:
+        call = choice.tool_calls[0]
+        parts.append(b',"function_call":' + encoding.function_call(call.name, call.arguments))
+    elif choice.tool_calls:
+        parts.append(b',"tool_calls":' + encoding.tool_calls(choice.tool_calls))
+    return b"".join((*parts, b"}"))
+
+
+def _text_or_null(text: str | None) -> bytes:
+    return b"null" if text is None else json_text(text)
+
+
+# ---------------------------------------------------------------- chunks
+
+_ROLE = b'"role":"assistant"'
+_TEXT_ROLE = b'{"role":"assistant","content":"","refusal":null}'
+_REFUSAL_ROLE = b'{"role":"assistant","content":null,"refusal":""}'
+
+
+class _OpenChoice:
+    """What the encoder knows of one choice."""
+
+    __slots__ = ("call_kinds", "content_head", "has_begun", "head")
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+        self.content_head = head + b'{"content":'
+        self.has_begun = False
+        self.call_kinds: list[str] = []
+
+
+class _OpenAIChunkEncoder:
+    """The role chunk of a choice waits for its first event that shows something: that decides
+    its form (2.3)."""
+
+    def __init__(
+        self, options: AnswerOptions, policy: RequestPolicy, padding: Callable[[], str]
+    ) -> None:
+        self._options = options
+        self._shows_reasoning = policy.openai_reasoning == "reasoning_content"
+        self._padding = padding if options.include_obfuscation else None
+        self._head = b""
+        self._choices: list[_OpenChoice] = []
+        self._usage = b',"usage":null' if options.include_usage else b""
+        self._set_end()
+
+    def feed(self, event: Event, usage: Usage | None = None) -> bytes:
+        if usage is not None and self._options.continuous_usage and self._options.include_usage:
+            self._usage = b',"usage":' + _usage(usage)
+            self._set_end()
+        match event:
+            case ContentDelta():
+                return self._content(event)
+            case ReasoningDelta():
+                return self._reasoning(event)
+            case RefusalDelta():
+                return self._refusal(event)
+            case ToolCallStart():
+                return self._call_start(event)
+            case ToolCallDelta():
+                return self._call_delta(event)
+            case Finished():
+                return self._finish(event)
+            case Started():
+                self._start(event)
+                return b""
+            case Moderated():
+                return self._without_choices(
+                    b',"moderation":' + encoding.moderation(event.moderation) + self._usage
+                )
+            case Done():
+                if not self._options.include_usage:
+                    return b""
+                return self._without_choices(b',"usage":' + _usage(event.usage))
+            case _:
+                assert_never(event)
+
+    def _start(self, event: Started) -> None:
+        self._head = (
+            b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b%b,"choices":['
+            % (
+                json_text(event.id),
+                event.created,
+                json_text(event.model),
+                _served_by(event.service_tier, event.system_fingerprint),
+            )
+        )
+
+    def _set_end(self) -> None:
+        """What follows a text delta, as a whole: most chunks differ in their text only."""
+        self._end = b"]" + self._usage
+        self._text_end = b'},"logprobs":null,"finish_reason":null}%b}\n\n' % self._end
+
+    def _padded(self) -> bytes:
+        """The `obfuscation` of one chunk (A6)."""
+        if self._padding is None:
+            return b"}\n\n"
+        return b',"obfuscation":%b}\n\n' % json_text(self._padding())
+
+    def _without_choices(self, fields: bytes) -> bytes:
+        return b"%b]%b%b" % (self._head, fields, self._padded())
+
+    def _open(self, index: int) -> _OpenChoice:
+        choices = self._choices
+        if index == len(choices):
+            choices.append(_OpenChoice(b'%b{"index":%d,"delta":' % (self._head, index)))
+        return choices[index]
+
+    def _chunk(
+        self,
+        choice: _OpenChoice,
+        delta: bytes,
+        *,
+        logprobs: bytes = b"null",
+        finish_reason: bytes = b"null",
+    ) -> bytes:
+        return b'%b%b,"logprobs":%b,"finish_reason":%b}%b%b' % (
+            choice.head,
+            delta,
+            logprobs,
+            finish_reason,
+            self._end,
+            self._padded(),
+        )
+
+    def _begin(self, choice: _OpenChoice, role_delta: bytes) -> bytes:
+        """The role chunk, once a choice (R102, R103)."""
+        if choice.has_begun:
+            return b""
+        choice.has_begun = True
+        return self._chunk(choice, role_delta)
+
+    def _content(self, event: ContentDelta) -> bytes:
+        text = event.text
+        logprobs = event.logprobs if self._options.logprobs else None
+        if not text and not logprobs:
+            return b""
+        choice = self._open(event.index)
+        role = b"" if choice.has_begun else self._begin(choice, _TEXT_ROLE)
+        if not logprobs and self._padding is None:
+            return b"%b%b%b%b" % (role, choice.content_head, json_text(text), self._text_end)
+        return role + self._chunk(
+            choice,
+            b'{"content":%b}' % json_text(text),
+            logprobs=_logprobs(logprobs, None, self._options),
+        )
+
+    def _reasoning(self, event: ReasoningDelta) -> bytes:
+        """Only counted, never shown (R114), unless the configuration says so."""
+        if not self._shows_reasoning or not event.text:
+            return b""
+        choice = self._open(event.index)
+        role = self._begin(choice, _TEXT_ROLE)
+        return role + self._chunk(choice, b'{"reasoning_content":%b}' % json_text(event.text))
+
+    def _refusal(self, event: RefusalDelta) -> bytes:
+        logprobs = event.logprobs if self._options.logprobs else None
+        if not event.text and not logprobs:
+            return b""
+        choice = self._open(event.index)
+        role = self._begin(choice, _REFUSAL_ROLE)
+        return role + self._chunk(
+            choice,
+            b'{"refusal":%b}' % json_text(event.text),
+            logprobs=_logprobs(None, logprobs, self._options),
+        )
+
+    def _call_start(self, event: ToolCallStart) -> bytes:
+        choice = self._open(event.index)
+        choice.call_kinds.append(event.kind)
+        if self._options.legacy_functions:
+            if event.call:
+                return b""  # at most one (R150)
+            opening = b'"function_call":' + encoding.function_call(event.name, "")
+        else:
+            call = ToolCall(id=event.id, name=event.name, arguments="", kind=event.kind)
+            opening = b'"tool_calls":[%b]' % encoding.tool_call(call, index=event.call)
+        if choice.has_begun:
+            return self._chunk(choice, b"{%b}" % opening)
+        return self._begin(choice, b'{%b,"content":null,%b,"refusal":null}' % (_ROLE, opening))
+
+    def _call_delta(self, event: ToolCallDelta) -> bytes:
+        if not event.arguments:
+            return b""
+        choice = self._open(event.index)
+        arguments = json_text(event.arguments)
+        if self._options.legacy_functions:
+            if event.call:
+                return b""
+            return self._chunk(choice, b'{"function_call":{"arguments":%b}}' % arguments)
+        is_custom = choice.call_kinds[event.call] == "custom"
+        form = (
+            b'{"tool_calls":[{"index":%d,"custom":{"input":%b}}]}'
+            if is_custom
+            else b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}'
+        )
+        return self._chunk(choice, form % (event.call, arguments))
+
+    def _finish(self, event: Finished) -> bytes:
+        choice = self._open(event.index)
+        role = self._begin(choice, _TEXT_ROLE)
+        reason = _finish_reason(event.reason, self._options, has_calls=bool(choice.call_kinds))
+        return role + self._chunk(choice, b"{}", finish_reason=reason)
