@@ -7,15 +7,19 @@ when it comes back can then be told exactly (R211). This module must not know: m
 import logging
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.aio.storage import RedisStorage, Storage
 from limits.aio.strategies import FixedWindowRateLimiter
 from msgspec import Struct
 
+from rejoinder.config import ConfigError
 from rejoinder.errors import Unavailable
 from rejoinder.service.accounts import Account
+
+if TYPE_CHECKING:
+    from redis.asyncio import ConnectionPool
 
 __all__ = ["Allowance", "Rates", "Window"]
 
@@ -46,11 +50,12 @@ class Rates:
     """The windows of all keys. `redis_url` empty: in this process."""
 
     def __init__(self, redis_url: str = "", *, clock: Callable[[], float] = time.time) -> None:
-        self._storage: Storage = (
-            RedisStorage("async+" + redis_url, implementation="redispy")
-            if redis_url
-            else WindowStorage(clock)
-        )
+        self._storage: Storage
+        self._pool: ConnectionPool | None = None
+        if redis_url:
+            self._storage, self._pool = _redis(redis_url)
+        else:
+            self._storage = WindowStorage(clock)
         self._limiter = FixedWindowRateLimiter(self._storage)
         self._clock = clock
 
@@ -97,12 +102,15 @@ class Rates:
             _log.warning("a token count could not be corrected: %s", type(error).__name__)
 
     async def close(self) -> None:
-        if isinstance(self._storage, RedisStorage):
-            await self._storage.bridge.get_connection().aclose()
+        if self._pool is not None:
+            await self._pool.disconnect()
 
     async def peek(self, account: Account) -> Allowance:
-        """How the windows stand; takes nothing."""
-        return Allowance(account, await self._windows(account))
+        """How the windows stand, as far as that can be told now; takes nothing."""
+        try:
+            return Allowance(account, await self._windows(account))
+        except self._storage.base_exceptions:
+            return Allowance(account, ())
 
     async def _refuse(self, account: Account, kind: Literal["requests", "tokens"]) -> Allowance:
         windows = await self._windows(account)
@@ -126,6 +134,20 @@ class Rates:
     def _end_of_tokens(self, windows: tuple[Window, ...]) -> float:
         now = self._clock()
         return max((now + w.reset_seconds for w in windows if w.kind == "tokens"), default=0.0)
+
+
+def _redis(url: str) -> "tuple[Storage, ConnectionPool]":
+    """Raises ConfigError when Redis cannot be used from here at all."""
+    try:
+        from redis.asyncio import ConnectionPool
+    except ImportError:
+        raise ConfigError("limits.redis_url needs the package extra 'redis'") from None
+    try:
+        pool = ConnectionPool.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+    except ValueError as error:
+        raise ConfigError(f"limits.redis_url: {error}") from None
+    options: dict[str, Any] = {"connection_pool": pool}
+    return RedisStorage("async+" + url, implementation="redispy", **options), pool
 
 
 def _items(account: Account) -> tuple[RateLimitItem | None, RateLimitItem | None]:
