@@ -242,6 +242,11 @@ def parse(text: str) -> Config:
     return config
 
 
+def with_store(config: Config, store: StoreConfig) -> Config:
+    """The same configuration with another database."""
+    return msgspec.structs.replace(config, store=store)
+
+
 def _check_keys(tree: dict[str, Any]) -> None:
     """Names an unknown key and the nearest right one; msgspec would only name it."""
     _known(tree, Config, "")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from starlette.routing import Route, Router
-from starlette.types import Lifespan
 
 from rejoinder.dialects import Dialect
 from rejoinder.web.middleware import Answerer, Front, answer_not_found, answer_wrong_method
@@ -30,7 +29,6 @@ def make_app(
     *,
     front: Front,
     by_prefix: Mapping[str, Dialect],
-    lifespan: Lifespan[Router],
 ) -> Router:
     """The ASGI application. `by_prefix`: the dialect under each prefix, longest first; the last
     one is the dialect of everything else."""
@@ -41,9 +39,7 @@ def make_app(
         for prefix, dialect in places:
             answer = _MethodTable(front, endpoint.methods, dialect)
             routes.append(Route(prefix + endpoint.path, answer))
-    return Router(
-        routes, redirect_slashes=False, default=_NotFound(front, by_prefix), lifespan=lifespan
-    )
+    return Router(routes, redirect_slashes=False, default=_NotFound(front, by_prefix))
 
 
 class _MethodTable:

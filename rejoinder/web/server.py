@@ -96,20 +96,16 @@ class ChatServer(uvicorn.Server):
 def make_server(
     app: Any,
     *,
-    host: str,
-    port: int,
     grace_seconds: float,
     on_stop: Callable[[], Awaitable[None]],
 ) -> ChatServer:
-    """A server ready to `serve()`. Its own log lines and access log are off."""
+    """A server ready to `serve(sockets=…)`. Its own log lines and access log are off."""
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         loop="uvloop",
         http=ChatProtocol,
         ws="none",
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
