@@ -6,7 +6,7 @@ backends, engines.
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import assert_never
+from typing import Literal, assert_never
 
 from rejoinder.dialects import encoding, request
 from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
@@ -49,6 +49,7 @@ def spell_path(path: Path) -> str:
 
 class DeepInfra:
     name = "deepinfra"
+    impossible: Literal["refuse", "adapt"] = "adapt"
 
     def decode_request(self, body: bytes, policy: RequestPolicy) -> DecodedRequest:
         return request.decode(body, _PROFILE, spell_path)

@@ -36,8 +36,10 @@ class ChunkEncoder(Protocol):
 class Dialect(Protocol):
     """One published spelling of the chat completions API."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    impossible: Literal["refuse", "adapt"]
+    """What to do with a wish that the served model cannot grant (a tier, a longer answer): an
+    error in O, the next best in D."""
 
     def decode_request(self, body: bytes, policy: RequestPolicy) -> DecodedRequest:
         """Raises a ChatError that names the parameter."""

@@ -4,7 +4,7 @@ Nulls are part of the spelling here. This module must not know: HTTP, backends, 
 """
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Literal, assert_never
 
 from rejoinder.dialects import encoding, request
 from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
@@ -49,6 +49,7 @@ def spell_path(path: Path) -> str:
 
 class OpenAI:
     name = "openai"
+    impossible: Literal["refuse", "adapt"] = "refuse"
 
     def decode_request(self, body: bytes, policy: RequestPolicy) -> DecodedRequest:
         profile = Profile(

@@ -45,8 +45,13 @@ def _decode(body: bytes, profile: Profile, spell: SpellPath) -> DecodedRequest:
     return DecodedRequest(
         chat=_chat(parameters, profile),
         answer=_answer(parameters, profile),
-        ignored=tuple(clean(spell(path), MAX_PARAM) for path in ignored[:_MAX_IGNORED]),
+        ignored=tuple(_header_text(spell(path)) for path in ignored[:_MAX_IGNORED]),
     )
+
+
+def _header_text(name: str) -> str:
+    """A client's own key, harmless in an HTTP header."""
+    return clean(name, MAX_PARAM).encode("ascii", "backslashreplace").decode()
 
 
 # ---------------------------------------------------------------- rules between parameters

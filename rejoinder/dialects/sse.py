@@ -65,19 +65,9 @@ class SseReader:
             # A CR ends the line now, without waiting for an LF that may never come.
             self._after_cr = data[-1] == 0x0D
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        tail = self._tail
-        seen = len(tail)
-        tail += data
-        if tail.find(b"\n\n", max(0, seen - 1)) < 0:
-            if len(tail) > self._max_event_bytes:
-                raise self._too_long()
+        blocks = self._complete(data)
+        if not blocks:
             return []
-        blocks = bytes(tail).split(b"\n\n")
-        self._tail = bytearray(blocks.pop())
-        if seen + len(data) > self._max_event_bytes and (
-            max(map(len, blocks)) > self._max_event_bytes or len(self._tail) > self._max_event_bytes
-        ):
-            raise self._too_long()
         events: list[str] = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:
@@ -94,6 +84,26 @@ class SseReader:
         last = _data_of(bytes(self._tail))
         self._tail.clear()
         return [] if last is None else [last]
+
+    def _complete(self, data: bytes) -> list[bytes]:
+        """The lines of each event that `data` completes; the rest is kept."""
+        tail = self._tail
+        if tail:
+            seen = len(tail)
+            tail += data
+            if tail.find(b"\n\n", seen - 1) < 0:
+                if len(tail) > self._max_event_bytes:
+                    raise self._too_long()
+                return []
+            data = bytes(tail)
+            tail.clear()
+        blocks = data.split(b"\n\n")
+        tail += blocks.pop()
+        if len(data) > self._max_event_bytes and (
+            max(map(len, (*blocks, tail))) > self._max_event_bytes
+        ):
+            raise self._too_long()
+        return blocks
 
     def _strip_bom(self, data: bytes) -> bytes:
         data = self._head + data
