@@ -33,9 +33,8 @@ def json_arguments(grammar: Lark, tool: CallableTool) -> str:
 class CallSpelling(Struct, frozen=True, kw_only=True):
     """The markup of calls. `begin` and `end` stand around all of them, `between` between two.
 
-    One call is `before`, with the tool's name for `{name}`, its arguments, `after`. `trigger` begins
-    `begin` + `before`: text in which it appears becomes a call there. Without one a call is the
-    whole answer, and `trigger_pattern` tells how such an answer begins at the start of a line.
+    One call is `before`, with the tool's name for `{name}`, its arguments, then `after`. `trigger`:
+    how `begin` and `before` begin; where it appears in running text, a call must follow.
     """
 
     before: str
@@ -48,23 +47,24 @@ class CallSpelling(Struct, frozen=True, kw_only=True):
     arguments: ArgumentsWriter = json_arguments
     many: bool = True
 
-    def write(self, grammar: Lark, tools: Sequence[CallableTool], *, most: int | None) -> str:
-        """An expression for one call or more of these tools, without the trigger in front."""
-        one = grammar.rule("call", " | ".join(self._call(grammar, tool) for tool in tools))
-        first = grammar.rule("calls", "")
-        return first
-
-    def _call(self, grammar: Lark, tool: CallableTool) -> str:
+    def calls(self, grammar: Lark, tools: Sequence[CallableTool]) -> str:
+        """An expression for one or more calls of these tools, after the trigger."""
         lead, _, rest = self.before.partition("{name}")
-        name = json.dumps(tool.name, ensure_ascii=False) if self.name == "json" else tool.name
-        return " ".join(
-            part
-            for part in (
-                grammar.markup(lead),
-                lark.string(name),
-                grammar.markup(rest),
-                self.arguments(grammar, tool),
-                grammar.markup(self.after),
-            )
-            if part
-        )
+        named = grammar.rule("named", " | ".join(self._named(grammar, t, rest) for t in tools))
+        first = grammar.markup(f"{self.begin}{lead}".removeprefix(self.trigger))
+        more = grammar.markup(f"{self.between}{lead}")
+        end = grammar.markup(self.end)
+        return f"{first} {named} ({more} {named})* {end}"
+
+    def call(self, grammar: Lark, tools: Sequence[CallableTool]) -> str:
+        """An expression for exactly one call, after the trigger."""
+        lead, _, rest = self.before.partition("{name}")
+        named = grammar.rule("named", " | ".join(self._named(grammar, t, rest) for t in tools))
+        first = grammar.markup(f"{self.begin}{lead}".removeprefix(self.trigger))
+        return f"{first} {named} {grammar.markup(self.end)}"
+
+    def _named(self, grammar: Lark, tool: CallableTool, rest: str) -> str:
+        quoted = json.dumps(tool.name, ensure_ascii=False) if self.name == "json" else tool.name
+        name, middle = lark.string(quoted), grammar.markup(rest)
+        arguments, after = self.arguments(grammar, tool), grammar.markup(self.after)
+        return f"{name} {middle} {arguments} {after}"

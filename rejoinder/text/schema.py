@@ -748,12 +748,52 @@ def _identity(value: Json) -> tuple[str, object]:
 # ---------------------------------------------------------------- one spelling
 
 
-def plain_schema(schema: Json) -> JsonObject | bool:
+def plain_schema(schema: Json) -> JsonObject:
     """A supported schema with nothing but enforced keywords, in one draft's spelling.
 
-    Answers that fit it fit the original. Only for schemas that passed `check_supported`.
+    Objects that list their properties and say nothing of others have no others. Answers that fit
+    it fit the original. Only for schemas that passed `check_supported`.
     """
-    return _plain(schema, schema)
+    plain = _plain(schema, schema)
+    if not isinstance(plain, dict):
+        return {} if plain else {"enum": []}
+    objects = list(_objects_in(plain))
+    if all(map(_stands_alone, objects)):
+        for one in objects:
+            if "properties" in one and not _OPENING & one.keys():
+                one["additionalProperties"] = False
+    return plain
+
+
+_COMBINING = frozenset({"$ref", "anyOf"})
+_OPENING = frozenset({"additionalProperties", "patternProperties", "minProperties"})
+_STRUCTURE = frozenset({"properties", "required", *_OPENING})
+
+
+def _objects_in(plain: JsonObject) -> Iterator[JsonObject]:
+    """The (plain) schema and all those inside it that are no booleans."""
+    waiting: list[Json] = [plain]
+    while waiting:
+        schema = waiting.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield schema
+        for key in MAPS_OF_SCHEMAS:
+            waiting.extend(_object(schema.get(key)).values())
+        for key in LISTS_OF_SCHEMAS:
+            waiting.extend(_list(schema.get(key)))
+        waiting.extend(schema[key] for key in ONE_SCHEMA if key in schema)
+
+
+def _stands_alone(schema: JsonObject) -> bool:
+    """No other schema adds properties to the objects of this one."""
+    names = _object(schema.get("properties"))
+    return (
+        "allOf" not in schema
+        and not (_COMBINING & schema.keys() and _STRUCTURE & schema.keys())
+        and not (schema.keys() >= _COMBINING)
+        and all(name in names for name in map(str, _list(schema.get("required"))))
+    )
 
 
 def _plain(schema: Json, root: Json) -> JsonObject | bool:
@@ -774,7 +814,7 @@ def _plain(schema: Json, root: Json) -> JsonObject | bool:
                 plain["items"] = _plain(value, root)
             case "oneOf":
                 options: list[Json] = [_plain(option, root) for option in _list(value)]
-                plain["allOf"] = [*_list(plain.get("allOf")), {"anyOf": options}]
+                _add_any_of(plain, schema, options)
             case "allOf":
                 parts: list[Json] = [_plain(part, root) for part in _list(value)]
                 plain[key] = [*_list(plain.get(key)), *parts]
@@ -787,6 +827,13 @@ def _plain(schema: Json, root: Json) -> JsonObject | bool:
             case _ if key in ENFORCED:
                 plain[key] = value
     return plain
+
+
+def _add_any_of(plain: JsonObject, schema: JsonObject, options: list[Json]) -> None:
+    if "anyOf" in schema:
+        plain["allOf"] = [*_list(plain.get("allOf")), {"anyOf": options}]
+    else:
+        plain["anyOf"] = options
 
 
 def _plain_ref(ref: str, root: Json) -> str:
