@@ -139,11 +139,13 @@ class Rates:
 def _redis(url: str) -> "tuple[Storage, ConnectionPool]":
     """Raises ConfigError when Redis cannot be used from here at all."""
     try:
-        from redis.asyncio import ConnectionPool
+        from redis.asyncio import BlockingConnectionPool
     except ImportError:
         raise ConfigError("limits.redis_url needs the package extra 'redis'") from None
     try:
-        pool = ConnectionPool.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+        pool = BlockingConnectionPool.from_url(
+            url, max_connections=32, timeout=5, socket_timeout=2, socket_connect_timeout=2
+        )
     except ValueError as error:
         raise ConfigError(f"limits.redis_url: {error}") from None
     options: dict[str, Any] = {"connection_pool": pool}
