@@ -43,6 +43,7 @@ from rejoinder.text.template import ChatTemplate
 from rejoinder.types import Engine, Tokenizer
 from rejoinder.web.completions import Completions
 from rejoinder.web.drain import Drain
+from rejoinder.web.metrics import EngineStats, Metrics
 from rejoinder.web.middleware import Front
 from rejoinder.web.models import ModelList
 from rejoinder.web.routes import Endpoint, make_app
@@ -60,6 +61,7 @@ class Built(Struct, frozen=True):
     info: ModelInfo
     backend: Backend
     failure: Callable[[], str | None] = lambda: None
+    stats: Callable[[], EngineStats] | None = None
 
 
 class Application:
@@ -225,6 +227,7 @@ async def build(
             one.info.id: Prices.from_config(one.info.pricing) if one.info.pricing else FREE
             for one in built
         }
+        metrics = Metrics(lambda: {one.info.id: one.stats() for one in built if one.stats})
         service = ChatService(
             models=models,
             prices=prices,
@@ -232,12 +235,12 @@ async def build(
             ledger=ledger,
             new_id=new_completion_id,
             extra_stages=lambda decoded, record: [],
-            on_end=lambda record: None,
+            observer=metrics,
         )
         keys = Keys(database)
         application = Application(built=built, keys=keys, config=config, drain=Drain())
         accounts = Accounts(config.keys, source=keys)
-        application.router = _router(config, service, accounts, application)
+        application.router = _router(config, service, accounts, metrics, application)
         yield application
 
 
@@ -268,6 +271,7 @@ def _router(
     config: Config,
     service: ChatService,
     accounts: Accounts,
+    metrics: Metrics,
     application: Application,
 ) -> Router:
     server = config.server
@@ -275,7 +279,7 @@ def _router(
     front = Front(
         authenticate=accounts.authenticate,
         new_request_id=new_request_id,
-        on_answer=lambda exchange: None,
+        on_answer=metrics.answered,
     )
     completions = Completions(
         front,
@@ -301,6 +305,7 @@ def _router(
             )
             for prefixed in (True, False)
         ),
+        Endpoint("/metrics", {"GET": metrics.show}, prefixed=False),
         Endpoint("/health", {"GET": status.health}, prefixed=False),
         Endpoint("/ready", {"GET": status.ready}, prefixed=False),
     ]

@@ -20,6 +20,7 @@ from rejoinder.errors import INTERNAL_MESSAGE, ChatError, EngineFailed, InvalidP
 from rejoinder.events import Event, EventGrammar, Finished, Started
 from rejoinder.service.accounts import Account
 from rejoinder.service.admission import Admission
+from rejoinder.service.ledger import Closing, Ledger, LedgerEntry
 from rejoinder.service.metering import metered
 from rejoinder.service.pricing import FREE, Prices
 from rejoinder.types import (
@@ -69,12 +70,12 @@ class Record(Struct, kw_only=True):
     total_seconds: float = 0.0
 
 
-class Recorder(Protocol):
-    """Keeps the record of a request: opened before its first work, closed exactly once."""
+class Observer(Protocol):
+    """Who is told of every admitted request, once at its start and once at its end."""
 
-    async def open(self, record: Record, meter: Meter) -> int: ...
+    def started(self, record: Record) -> None: ...
 
-    async def close(self, row: int, record: Record) -> None: ...
+    def ended(self, record: Record) -> None: ...
 
 
 class Answer:
@@ -110,10 +111,10 @@ class ChatService:
         models: Models,
         prices: Mapping[str, Prices],
         admission: Admission,
-        recorder: Recorder,
+        ledger: Ledger,
         new_id: Callable[[], str],
         extra_stages: Callable[[DecodedRequest, Record], list[Stage]],
-        on_end: Callable[[Record], None],
+        observer: Observer,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -121,10 +122,10 @@ class ChatService:
         self.models = models
         self._prices = prices
         self._admission = admission
-        self._recorder = recorder
+        self._ledger = ledger
         self._new_id = new_id
         self._extra_stages = extra_stages
-        self._on_end = on_end
+        self._observer = observer
         self._clock = clock
         self._timer = timer
 
@@ -163,7 +164,18 @@ class ChatService:
                 prices=self._prices.get(served.info.id, FREE),
                 tier=permit.tier,
             )
-            row = await self._recorder.open(record, meter)
+            row = await self._ledger.open(
+                LedgerEntry(
+                    request_id=request_id,
+                    account=account.id,
+                    key_id=account.key_id,
+                    model=record.model,
+                    tier=record.tier,
+                    prices=record.prices,
+                ),
+                meter,
+            )
+            self._observer.started(record)
             decoded = DecodedRequest(request, decoded.answer, decoded.ignored)
             events = self._events(served.backend, decoded, meter, record, started)
             try:
@@ -174,8 +186,8 @@ class ChatService:
                 record.cost = record.prices.cost(record.usage, record.tier)
                 record.total_seconds = self._timer() - started
                 permit.settle(record.usage, record.cost)
-                await self._recorder.close(row, record)
-                self._on_end(record)
+                self._ledger.close(row, closing_of(record, record.cost))
+                self._observer.ended(record)
 
     def _events(
         self,
@@ -222,6 +234,18 @@ class ChatService:
             record.error = type(error).__name__
             log.exception("request %s failed", record.request_id)
             raise EngineFailed(INTERNAL_MESSAGE) from error
+
+
+def closing_of(record: Record, cost: Decimal) -> Closing:
+    return Closing(
+        status=record.status,
+        usage=record.usage,
+        cost=cost,
+        finish=",".join(record.finish_reasons),
+        error_code=record.error or "",
+        first_token_seconds=record.first_event_seconds,
+        total_seconds=record.total_seconds,
+    )
 
 
 async def checked(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:

@@ -1,0 +1,163 @@
+"""`/metrics`: what a Prometheus server reads, in the field's terms (docs/metrics.md).
+
+It must not know: how anything is measured; records and snapshots come from those who know.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from rejoinder.service.chat import Record
+from rejoinder.web.middleware import Exchange
+
+FIRST_TOKEN_BUCKETS = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
+)  # fmt: skip
+PER_TOKEN_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5,
+)  # fmt: skip
+REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class EngineStats(Struct, frozen=True, kw_only=True):
+    """A snapshot of one engine. Counts of sequences by tier, of cells, and of tokens so far."""
+
+    running: Mapping[str, int]
+    waiting: Mapping[str, int]
+    cells_used: int = 0
+    cells_total: int = 0
+    prefix_cache_hit_tokens: int = 0
+    prefill_tokens: int = 0
+
+
+Snapshots = Callable[[], Mapping[str, EngineStats]]
+
+
+class Metrics:
+    """All metrics of one process. `snapshots`: the engines by model, read when asked for."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        registry = CollectorRegistry()
+        self._registry = registry
+        registry.register(_EngineCollector(snapshots))
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"rejoinder_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            labels = ("model", "tier")
+            return Histogram(f"rejoinder_{name}", text, labels, buckets=buckets, registry=registry)
+
+        self._requests = counter(
+            "requests", "Chat requests by how they ended.", "model", "dialect", "tier", "status"
+        )
+        self._running = Gauge(
+            "rejoinder_requests_running",
+            "Chat requests that have been admitted and not ended.",
+            ("model",),
+            registry=registry,
+        )
+        self._tokens = counter("tokens", "Tokens by kind, as on the wire.", "model", "kind")
+        self._finishes = counter("finish_reasons", "Choices by finish reason.", "model", "reason")
+        self._errors = counter("errors", "Chat requests that failed, by code.", "model", "code")
+        self._cost = counter("cost_usd", "Estimated cost in US dollars.", "model", "tier")
+        self._repairs = counter(
+            "provider_repairs", "Faults mended in providers' streams.", "model", "kind"
+        )
+        self._violations = counter(
+            "contract_violations", "Answers that broke a rule of the contract.", "model", "rule"
+        )
+        self._http = counter("http_responses", "HTTP answers by status.", "status")
+        self._first_token = histogram(
+            "time_to_first_token_seconds",
+            "From accepting a request to its first event.",
+            FIRST_TOKEN_BUCKETS,
+        )
+        self._per_token = histogram(
+            "time_per_output_token_seconds",
+            "Mean time between completion tokens of one request after the first.",
+            PER_TOKEN_BUCKETS,
+        )
+        self._request = histogram(
+            "request_seconds", "From accepting a request to its end.", REQUEST_BUCKETS
+        )
+
+    async def show(self, exchange: Exchange) -> None:
+        await exchange.reply(200, generate_latest(self._registry), content_type=CONTENT_TYPE_LATEST)
+
+    # ------------------------------------------------------------ what is told
+
+    def started(self, record: Record) -> None:
+        self._running.labels(record.model).inc()
+
+    def ended(self, record: Record) -> None:
+        model, tier, usage = record.model, record.tier, record.usage
+        self._running.labels(model).dec()
+        self._requests.labels(model, record.dialect, tier, record.status).inc()
+        for kind, number in (
+            ("prompt", usage.prompt_tokens),
+            ("completion", usage.completion_tokens),
+            ("cached", usage.cached_tokens),
+            ("cache_write", usage.cache_write_tokens),
+            ("reasoning", usage.reasoning_tokens),
+            ("accepted_prediction", usage.accepted_prediction_tokens),
+            ("rejected_prediction", usage.rejected_prediction_tokens),
+        ):
+            if number:
+                self._tokens.labels(model, kind).inc(number)
+        for reason in record.finish_reasons:
+            self._finishes.labels(model, reason).inc()
+        if record.error is not None:
+            self._errors.labels(model, record.error).inc()
+        if record.cost:
+            self._cost.labels(model, tier).inc(float(record.cost))
+        self._request.labels(model, tier).observe(record.total_seconds)
+        if record.first_event_seconds is not None:
+            self._first_token.labels(model, tier).observe(record.first_event_seconds)
+            if usage.completion_tokens > 1:
+                rest = record.total_seconds - record.first_event_seconds
+                per_token = rest / (usage.completion_tokens - 1)
+                self._per_token.labels(model, tier).observe(per_token)
+
+    def answered(self, exchange: Exchange) -> None:
+        self._http.labels(str(exchange.status)).inc()
+
+    def repaired(self, model: str, kind: str) -> None:
+        self._repairs.labels(model, kind).inc()
+
+    def violated(self, model: str, rule: str) -> None:
+        self._violations.labels(model, rule).inc()
+
+
+class _EngineCollector(Collector):
+    """Gauges of the embedded engines and fleets, taken when Prometheus asks."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self._snapshots()
+        by_tier = ("model", "tier")
+        for name, text, field in (
+            ("sequences_running", "Sequences in the engine's batch.", "running"),
+            ("sequences_waiting", "Sequences that wait for the engine.", "waiting"),
+        ):
+            family = GaugeMetricFamily(f"rejoinder_{name}", text, labels=by_tier)
+            for model, one in stats.items():
+                for tier, number in getattr(one, field).items():
+                    family.add_metric((model, tier), number)
+            yield family
+        for name, text in (
+            ("cells_used", "KV cache cells in use."),
+            ("cells_total", "KV cache cells of the engine."),
+            ("prefix_cache_hit_tokens", "Prompt tokens that were reused, so far."),
+            ("prefill_tokens", "Prompt tokens that were computed, so far."),
+        ):
+            family = GaugeMetricFamily(f"rejoinder_{name}", text, labels=("model",))
+            for model, one in stats.items():
+                family.add_metric((model,), getattr(one, name))
+            yield family
