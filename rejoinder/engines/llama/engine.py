@@ -1,0 +1,690 @@
+"""The embedded engine: one thread that owns the model, and generators that read from it.
+
+The thread: commands → schedule → one decode → sample → deliver, with one wake-up of the event
+loop a step. This module must not know: text, JSON, templates, accounts.
+"""
+
+import asyncio
+import logging
+import math
+import queue
+import threading
+import time
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from rejoinder.engines.llama.constraint import Constraint, ConstraintCompiler
+from rejoinder.engines.llama.model import BatchFailed, LlamaModel, LlamaTokenizer
+from rejoinder.engines.llama.prefix_cache import PrefixCache
+from rejoinder.engines.llama.sampler import Sampler, sample
+from rejoinder.engines.llama.scheduler import Scheduler, Work
+from rejoinder.engines.llama.sequence import RANKS, Phase, Sequence
+from rejoinder.engines.llama.threads import available_cores
+from rejoinder.errors import (
+    ChatError,
+    ContextLengthExceeded,
+    EngineFailed,
+    InvalidParameter,
+    Overloaded,
+)
+from rejoinder.types import (
+    Counts,
+    EngineFinishReason,
+    Prompt,
+    SamplingParams,
+    Step,
+    TokenIdLogprob,
+)
+
+__all__ = ["EngineStats", "LlamaEngine"]
+
+log = logging.getLogger(__name__)
+
+BATCH_SIZE = 512
+STEP_SECONDS = 0.15
+"""How long a step with prefill may take while others decode: what a running stream can stall."""
+
+CLOSED_MESSAGE = "The engine was closed."
+
+
+class EngineStats(Struct, frozen=True, kw_only=True):
+    """A snapshot for metrics. Totals count from the start; units: tokens, cells, seconds."""
+
+    running: int
+    waiting: dict[str, int]
+    cells_used: int
+    cells_total: int
+    snapshot_bytes: int
+    prompt_tokens: int
+    cached_tokens: int
+    prefill_tokens: int
+    generated_tokens: int
+    drafted_tokens: int
+    accepted_draft_tokens: int
+    preempted: int
+    steps: int
+    decode_seconds: float
+    own_seconds: float
+    """CPU time of the engine's thread outside of llama_decode."""
+    threads: int
+
+
+class _Totals:
+    """What the engine's thread counts."""
+
+    __slots__ = (
+        "accepted_draft_tokens",
+        "cached_tokens",
+        "decode_seconds",
+        "drafted_tokens",
+        "generated_tokens",
+        "own_seconds",
+        "prefill_tokens",
+        "prompt_tokens",
+        "steps",
+    )
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.prefill_tokens = 0
+        self.generated_tokens = 0
+        self.drafted_tokens = 0
+        self.accepted_draft_tokens = 0
+        self.decode_seconds = 0.0
+        self.own_seconds = 0.0
+
+
+_Item: TypeAlias = "Step | Exception"
+
+
+class _Stream:
+    """The way of one sequence's steps from the engine's thread to the event loop.
+
+    `put` runs in the event loop. A slow reader finds its steps merged into one.
+    """
+
+    __slots__ = ("_error", "_finish", "_ids", "_logprobs", "_wake", "closed", "loop")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self.loop = loop
+        self.closed = False
+        self._ids: list[int] = []
+        self._logprobs: list[TokenIdLogprob] | None = None
+        self._finish: EngineFinishReason | None = None
+        self._error: Exception | None = None
+        self._wake = asyncio.Event()
+
+    def put(self, item: _Item) -> None:
+        if isinstance(item, Step):
+            self._ids.extend(item.token_ids)
+            if item.logprobs is not None:
+                self._logprobs = [*(self._logprobs or ()), *item.logprobs]
+            self._finish = item.finish_reason
+        else:
+            self._error = item
+        self._wake.set()
+
+    async def next(self) -> Step:
+        """The tokens since the last call. Raises what ended the sequence."""
+        await self._wake.wait()
+        self._wake.clear()
+        if self._ids or self._finish is not None:
+            logprobs = tuple(self._logprobs) if self._logprobs is not None else None
+            step = Step(tuple(self._ids), logprobs, self._finish)
+            self._ids, self._logprobs = [], None
+            if self._error is not None:
+                self._wake.set()
+            return step
+        assert self._error is not None
+        raise self._error
+
+
+class _Generation:
+    """One sequence with all that the scheduler does not need to know of it."""
+
+    __slots__ = (
+        "constraint",
+        "params",
+        "sampler",
+        "sequence",
+        "stop_ids",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        params: SamplingParams,
+        stream: _Stream,
+        constraint: Constraint | None,
+        end_token_ids: frozenset[int],
+        vocab_size: int,
+    ) -> None:
+        self.sequence = sequence
+        self.params = params
+        self.stream = stream
+        self.constraint = constraint
+        self.sampler = Sampler(params, sequence.prompt.token_ids, vocab_size=vocab_size)
+        self.stop_ids = end_token_ids.union(params.stop_token_ids)
+
+    def append(self, token_id: int) -> EngineFinishReason | None:
+        """A token was generated: counts it, and says whether it is the last. A stop token is
+        counted but does not become part of the sequence."""
+        counts = self.sequence.counts
+        if not self.stream.closed:
+            counts.completion_tokens += 1
+        if token_id in self.stop_ids:
+            return "stop"
+        self.sampler.accept(token_id)
+        self.sequence.tokens.append(token_id)
+        if self.constraint is not None:
+            self.constraint.advance(token_id)
+            if self.constraint.ended:
+                return "stop"
+        if counts.completion_tokens >= self.params.max_tokens:
+            return "length"
+        if len(self.sequence.tokens) >= self.sequence.max_length:
+            return "length"
+        return None
+
+
+_Command: TypeAlias = "tuple[str, _Generation | None]"
+
+
+class LlamaEngine:
+    """Implements `rejoinder.types.Engine` on one GGUF model. Loading blocks: make it in a thread.
+
+    `context_length`: KV cells, shared by all sequences; `threads` 0: what the machine has to
+    spare; `snapshot_bytes`: host memory for prefixes that no longer fit the cells.
+    Raises InvalidRequest when the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        context_length: int = 8192,
+        max_sequences: int = 32,
+        threads: int = 0,
+        max_queue: int = 256,
+        flex_wait_seconds: float = 600.0,
+        snapshot_bytes: int = 268_435_456,
+        speculation: str = "auto",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._model = LlamaModel(
+            path,
+            num_cells=context_length,
+            num_sequence_ids=256,
+            num_threads=threads or available_cores(),
+            batch_size=BATCH_SIZE,
+        )
+        model = self._model
+        max_sequences = min(max_sequences, model.num_sequence_ids - 16)
+        self._cache = PrefixCache(
+            model,
+            num_cells=model.num_cells,
+            memory_ids=range(max_sequences, model.num_sequence_ids),
+            snapshot_bytes=snapshot_bytes,
+        )
+        self._scheduler = Scheduler(
+            self._cache,
+            max_sequences=max_sequences,
+            max_queue=max_queue,
+            batch_size=model.batch_size,
+            flex_wait_seconds=flex_wait_seconds,
+        )
+        self._context_length = min(context_length, model.trained_context_length)
+        self._vocab_size = model.vocab_size
+        self._generations: dict[int, _Generation] = {}
+        self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._outbox: dict[AbstractEventLoop, list[tuple[_Stream, _Item]]] = {}
+        self._totals = _Totals()
+        self._numbers = 0
+        self._compiler: ConstraintCompiler | None = None
+        self._compiler_lock = threading.Lock()
+        self._closing = False
+        self._failure: Exception | None = None
+        self._prefill_speed = 0.0
+        self._finished_at: list[float] = []
+        self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
+        self._thread.start()
+
+    # -------------------------------------------------------- what the engine is
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    @property
+    def fingerprint(self) -> str:
+        return self._model.fingerprint
+
+    @property
+    def tokenizer(self) -> LlamaTokenizer:
+        return self._model.tokenizer
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template in the model's own metadata."""
+        return self._model.chat_template
+
+    @property
+    def alive(self) -> bool:
+        return self._failure is None and self._thread.is_alive()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine cannot serve any more, or None."""
+        if self._failure is not None:
+            return str(self._failure) or type(self._failure).__name__
+        return None if self._thread.is_alive() else CLOSED_MESSAGE
+
+    def stats(self) -> EngineStats:
+        scheduler, cache, totals = self._scheduler, self._cache, self._totals
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting={tier: scheduler.waiting_of(rank) for tier, rank in RANKS.items()},
+            cells_used=cache.num_used,
+            cells_total=cache.num_cells,
+            snapshot_bytes=cache.num_snapshot_bytes,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            prefill_tokens=totals.prefill_tokens,
+            generated_tokens=totals.generated_tokens,
+            drafted_tokens=totals.drafted_tokens,
+            accepted_draft_tokens=totals.accepted_draft_tokens,
+            preempted=scheduler.num_preempted,
+            steps=totals.steps,
+            decode_seconds=totals.decode_seconds,
+            own_seconds=totals.own_seconds,
+            threads=self._model.num_threads,
+        )
+
+    # -------------------------------------------------------- in the event loop
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, counts: Counts
+    ) -> AsyncGenerator[Step, None]:
+        """One sequence. Raises ContextLengthExceeded or InvalidParameter before any work,
+        Overloaded when the queue is full or flex waited too long, EngineFailed."""
+        self._check(prompt, params)
+        if params.max_tokens <= 0:
+            counts.prompt_tokens = len(prompt.token_ids)
+            yield Step((), () if params.num_top_logprobs is not None else None, "length")
+            return
+        constraint = None
+        if params.grammar is not None:
+            compiler = await asyncio.to_thread(self._get_compiler)
+            constraint = await compiler.prepare(params.grammar)
+        stream = _Stream(asyncio.get_running_loop())
+        self._numbers += 1
+        sequence = Sequence(
+            self._numbers,
+            prompt,
+            counts,
+            tier=params.tier,
+            max_length=self._context_length,
+            arrived=self._clock(),
+        )
+        generation = _Generation(
+            sequence,
+            params,
+            stream,
+            constraint,
+            self.tokenizer.end_token_ids,
+            self._vocab_size,
+        )
+        if not self.alive:
+            raise EngineFailed(self.failure or CLOSED_MESSAGE)
+        self._inbox.put(("add", generation))
+        finished = False
+        try:
+            while not finished:
+                step = await stream.next()
+                finished = step.finish_reason is not None
+                yield step
+        finally:
+            stream.closed = True
+            if not finished:
+                self._inbox.put(("abort", generation))
+
+    def _check(self, prompt: Prompt, params: SamplingParams) -> None:
+        ids = prompt.token_ids
+        if not ids:
+            raise InvalidParameter("The prompt has no tokens.", param="messages")
+        if len(ids) >= self._context_length:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {self._context_length} tokens, but the "
+                f"messages have {len(ids)}; at least one more is needed for the answer.",
+                param="messages",
+            )
+        if min(ids) < 0 or max(ids) >= self._vocab_size:
+            raise InvalidParameter(
+                f"A token id is outside of the vocabulary of {self._vocab_size}.", param="messages"
+            )
+
+    def _get_compiler(self) -> ConstraintCompiler:
+        with self._compiler_lock:
+            if self._compiler is None:
+                self._compiler = ConstraintCompiler.of(self.tokenizer, self._vocab_size)
+            return self._compiler
+
+    async def close(self) -> None:
+        """Ends the thread and frees the model; running generators end with an error."""
+        if not self._closing:
+            self._closing = True
+            self._inbox.put(("close", None))
+        await asyncio.to_thread(self._thread.join)
+        if self._compiler is not None:
+            self._compiler.close()
+        self._model.close()
+
+    # -------------------------------------------------------- in the engine's thread
+
+    def _run(self) -> None:
+        try:
+            while self._take_commands():
+                self._step()
+                self._deliver()
+            self._fail_all(CLOSED_MESSAGE)
+        except Exception as error:
+            log.exception("the engine's thread died")
+            self._failure = error
+            self._fail_all("The engine has failed.")
+        self._deliver()
+
+    def _take_commands(self) -> bool:
+        """Takes what came since the last step; waits while there is nothing to do. False: end."""
+        wait = not self._scheduler.has_work
+        while True:
+            try:
+                command, generation = self._inbox.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            if generation is None:
+                return False
+            if command == "add":
+                self._add(generation)
+            else:
+                self._end(generation)
+            if self._inbox.empty():
+                wait = not self._scheduler.has_work
+                self._deliver()
+
+    def _add(self, generation: _Generation) -> None:
+        sequence = generation.sequence
+        if generation.stream.closed:
+            return
+        if not self._scheduler.has_room(sequence.rank):
+            self._send(
+                generation,
+                Overloaded(
+                    "Too many requests are waiting for this model.",
+                    retry_after=self._retry_after(),
+                ),
+            )
+            return
+        self._generations[sequence.number] = generation
+        self._totals.prompt_tokens += sequence.prompt_length
+        self._scheduler.add(sequence)
+
+    def _retry_after(self) -> int:
+        """Whole seconds until about half of those that wait have had their turn."""
+        recent = self._finished_at
+        if len(recent) < 2 or recent[-1] <= recent[0]:
+            return 5
+        per_second = (len(recent) - 1) / (recent[-1] - recent[0])
+        return max(1, min(60, math.ceil(self._scheduler.num_waiting / 2 / per_second)))
+
+    def _end(self, generation: _Generation) -> None:
+        """Takes a generation out, finished or aborted; a second time does nothing."""
+        sequence = generation.sequence
+        if self._generations.pop(sequence.number, None) is not None:
+            if sequence.phase is not Phase.FINISHED:
+                self._scheduler.remove(sequence, self._clock())
+            self._totals.cached_tokens += sequence.counts.cached_tokens
+            self._finished_at = [*self._finished_at[-31:], self._clock()]
+
+    def _fail(self, generation: _Generation, error: Exception) -> None:
+        self._send(generation, error)
+        self._end(generation)
+
+    def _fail_all(self, message: str) -> None:
+        while True:
+            try:
+                _, generation = self._inbox.get(block=False)
+            except queue.Empty:
+                break
+            if generation is not None:
+                self._send(generation, EngineFailed(message))
+        for generation in list(self._generations.values()):
+            self._send(generation, EngineFailed(message))
+
+    def _send(self, generation: _Generation, item: _Item) -> None:
+        stream = generation.stream
+        if not stream.closed:
+            self._outbox.setdefault(stream.loop, []).append((stream, item))
+
+    def _deliver(self) -> None:
+        """One wake-up of each event loop for all that this step brought."""
+        if not self._outbox:
+            return
+        outbox, self._outbox = self._outbox, {}
+        for loop, items in outbox.items():
+            try:
+                loop.call_soon_threadsafe(_put_all, items)
+            except RuntimeError:  # the loop is closed: nobody reads any more
+                for stream, _ in items:
+                    stream.closed = True
+
+    # -------------------------------------------------------- one step
+
+    def _step(self) -> None:
+        began = time.thread_time()
+        self._scheduler.prefill_budget = self._prefill_budget()
+        plan = self._scheduler.schedule(self._clock())
+        for sequence in plan.expired:
+            self._fail(
+                self._generations[sequence.number],
+                Overloaded(
+                    "There was no capacity for the flex tier in time.",
+                    code="resource_unavailable",
+                    retry_after=self._retry_after(),
+                ),
+            )
+        if not plan.works:
+            return
+        decoding = time.thread_time(), self._totals.decode_seconds
+        self._compute(plan.works)
+        before = decoding[0] - began
+        self._scheduler.commit(plan, self._clock())
+        self._totals.steps += 1
+        self._totals.own_seconds += before
+
+    def _prefill_budget(self) -> int:
+        """Tokens that the machine computes in STEP_SECONDS."""
+        if not self._prefill_speed:
+            return 64
+        return max(16, min(BATCH_SIZE, int(self._prefill_speed * STEP_SECONDS)))
+
+    def _compute(self, works: list[Work]) -> None:
+        """Decodes and samples one batch; halves it when it fails, so that one bad sequence fails
+        alone."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        ids: list[int] = []
+        outputs: list[bool] = []
+        for work in works:
+            count = len(work.tokens)
+            hold = work.sequence.hold
+            assert hold is not None
+            tokens += work.tokens
+            positions += range(work.start, work.start + count)
+            ids += [hold.sequence_id] * count
+            outputs += [False] * (count - work.num_outputs) + [True] * work.num_outputs
+        began = time.perf_counter()
+        try:
+            logits = self._model.decode(tokens, positions, ids, outputs)
+        except BatchFailed as error:
+            self._halve(works, error)
+            return
+        seconds = time.perf_counter() - began
+        self._measure(len(tokens), len(works), seconds)
+        began = time.thread_time()
+        self._sample(works, logits)
+        self._totals.own_seconds += time.thread_time() - began
+
+    def _halve(self, works: list[Work], error: BatchFailed) -> None:
+        log.warning("a batch of %d sequences failed: %s", len(works), error)
+        if len(works) > 1:
+            middle = len(works) // 2
+            self._compute(works[:middle])
+            self._compute(works[middle:])
+            return
+        work = works[0]
+        self._scheduler.cancel(work)
+        self._fail(
+            self._generations[work.sequence.number],
+            EngineFailed("The engine could not compute this sequence."),
+        )
+
+    def _measure(self, num_tokens: int, num_sequences: int, seconds: float) -> None:
+        self._totals.decode_seconds += seconds
+        if num_tokens > num_sequences:
+            self._totals.prefill_tokens += num_tokens - num_sequences
+        if num_tokens >= 16 and seconds > 0:
+            speed = num_tokens / seconds
+            known = self._prefill_speed
+            self._prefill_speed = speed if not known else known + (speed - known) * 0.2
+
+    # -------------------------------------------------------- sampling
+
+    def _sample(self, works: list[Work], logits: npt.NDArray[np.float32]) -> None:
+        """Samples the rows of `logits` in rounds: every sequence's first, then those of drafts
+        whose tokens so far were right."""
+        rows: list[int] = []
+        active: list[Work] = []
+        row = 0
+        for work in works:
+            if work.num_outputs:
+                active.append(work)
+                rows.append(row)
+                row += work.num_outputs
+        taken: dict[int, tuple[list[int], list[TokenIdLogprob]]] = {
+            w.sequence.number: ([], []) for w in active
+        }
+        depth = 0
+        while active:
+            together = logits if len(active) == len(logits) else logits[rows]
+            active, rows = self._sample_round(active, rows, together, taken, depth)
+            depth += 1
+
+    def _sample_round(
+        self,
+        works: list[Work],
+        rows: list[int],
+        logits: npt.NDArray[np.float32],
+        taken: dict[int, tuple[list[int], list[TokenIdLogprob]]],
+        depth: int,
+    ) -> tuple[list[Work], list[int]]:
+        generations = [self._generations[w.sequence.number] for w in works]
+        masks = [self._mask(g) for g in generations] if _any_constraint(generations) else None
+        ids, logprobs, failed = sample(logits, [g.sampler for g in generations], masks)
+        next_works: list[Work] = []
+        next_rows: list[int] = []
+        for i, (work, generation) in enumerate(zip(works, generations, strict=True)):
+            if i in failed:
+                self._fail(generation, EngineFailed("No token can follow here."))
+                continue
+            got, described = taken[work.sequence.number]
+            finish = self._append(generation, ids[i], logprobs[i], got, described)
+            draft = work.tokens[len(work.tokens) - work.num_outputs + 1 :]
+            matched = finish is None and depth < len(draft) and draft[depth] == ids[i]
+            if matched:
+                next_works.append(work)
+                next_rows.append(rows[i] + 1)
+                continue
+            self._settle(generation, work, depth, got, described, finish)
+        return next_works, next_rows
+
+    def _append(
+        self,
+        generation: _Generation,
+        token_id: int,
+        logprob: TokenIdLogprob | None,
+        got: list[int],
+        described: list[TokenIdLogprob],
+    ) -> EngineFinishReason | None:
+        try:
+            finish = generation.append(token_id)
+        except ChatError as error:
+            self._fail(generation, error)
+            return None
+        self._totals.generated_tokens += 1
+        if finish != "stop" or token_id not in generation.stop_ids:
+            got.append(token_id)
+            if logprob is not None:
+                described.append(logprob)
+        return finish
+
+    def _settle(
+        self,
+        generation: _Generation,
+        work: Work,
+        depth: int,
+        got: list[int],
+        described: list[TokenIdLogprob],
+        finish: EngineFinishReason | None,
+    ) -> None:
+        """The end of a sequence's part of the step: forced tokens, the draft's rest, delivery."""
+        sequence = generation.sequence
+        if sequence.number not in self._generations:
+            return
+        if work.num_draft:
+            self._scheduler.keep(sequence, work.start + len(work.tokens) - work.num_draft + depth)
+        if finish is None and generation.params.num_top_logprobs is None:
+            finish = self._force(generation, got)
+        logprobs = tuple(described) if generation.params.num_top_logprobs is not None else None
+        if got or finish is not None:
+            self._send(generation, Step(tuple(got), logprobs, finish))
+        if finish is not None:
+            self._end(generation)
+
+    def _force(self, generation: _Generation, got: list[int]) -> EngineFinishReason | None:
+        """Appends the tokens that the grammar leaves no choice about; they are computed with the
+        next step, like a prompt."""
+        constraint = generation.constraint
+        if constraint is None:
+            return None
+        try:
+            forced = constraint.forced()
+        except ChatError as error:
+            self._fail(generation, error)
+            return None
+        for token_id in forced:
+            finish = self._append(generation, token_id, None, got, [])
+            if finish is not None:
+                return finish
+        return None
+
+    def _mask(self, generation: _Generation) -> npt.NDArray[np.int32] | None:
+        return generation.constraint.mask() if generation.constraint is not None else None
+
+
+def _any_constraint(generations: list[_Generation]) -> bool:
+    return any(g.constraint is not None for g in generations)
+
+
+def _put_all(items: list[tuple[_Stream, _Item]]) -> None:
+    for stream, item in items:
+        stream.put(item)

@@ -1,0 +1,438 @@
+"""One GGUF model in llama.cpp: tokens, memory and logits, as integers and numpy views.
+
+The only importer of the llama.cpp binding. This module must not know: scheduling, sampling,
+accounts. Only the engine's thread may call what changes the context; the tokenizer is free.
+"""
+
+import ctypes
+import hashlib
+import importlib.util
+import logging
+import os
+from collections.abc import Sequence as Tokens
+from pathlib import Path
+
+import llama_cpp as llama
+import numpy as np
+import numpy.typing as npt
+
+from rejoinder.errors import InvalidParameter, InvalidRequest
+
+__all__ = ["BatchFailed", "LlamaModel", "LlamaTokenizer", "find_weights"]
+
+log = logging.getLogger(__name__)
+
+MAX_SEQUENCE_IDS = 256
+"""The library's own bound (LLAMA_MAX_SEQ)."""
+
+SAMPLER_VERSION = 1
+"""Part of the fingerprint: raise it when equal logits and seeds would give other tokens."""
+
+_SAMPLE_BYTES = 4096
+_SAMPLE_COUNT = 1024
+_HEADER_BYTES = 1 << 20
+_FLASH_ATTENTION = 1
+_TOKEN_ATTR_UNKNOWN = 1 << 0
+_TOKEN_ATTR_CONTROL = 1 << 3
+_POLL_LEVEL = 1
+"""Idle threads of the pool spin about 2 ms between two steps: our own work in between is shorter,
+and a machine that others use is not kept busy by an idle engine."""
+
+
+class BatchFailed(Exception):
+    """llama_decode refused a batch; `code` is its answer."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"llama_decode answered {code}")
+        self.code = code
+
+
+# ---------------------------------------------------------------- finding and naming weights
+
+
+def find_weights(path: str) -> Path:
+    """The weights file that a configured path means: "package:module/file", "hf:ORG/REPO:FILE"
+    or a file's path. Raises InvalidRequest with a message for whoever wrote the configuration."""
+    if path.startswith("package:"):
+        return _weights_in_package(path)
+    if path.startswith("hf:"):
+        return _weights_on_hub(path)
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InvalidRequest(f"There is no model file at '{path}'.", param="path")
+    return file
+
+
+def _weights_in_package(path: str) -> Path:
+    module, _, name = path.removeprefix("package:").partition("/")
+    if not module or not name:
+        raise InvalidRequest(f"'{path}' is not of the form 'package:MODULE/FILE'.", param="path")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise InvalidRequest(
+            f"The package '{module}' of the model path '{path}' is not installed.", param="path"
+        )
+    for root in spec.submodule_search_locations or ():
+        if (file := Path(root) / name).is_file():
+            return file
+    raise InvalidRequest(f"The package '{module}' has no file '{name}'.", param="path")
+
+
+def _weights_on_hub(path: str) -> Path:
+    repository, _, name = path.removeprefix("hf:").partition(":")
+    if repository.count("/") != 1 or not name:
+        raise InvalidRequest(f"'{path}' is not of the form 'hf:ORG/REPO:FILE'.", param="path")
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise InvalidRequest(
+            f"The model path '{path}' needs the extra 'hf': pip install 'rejoinder[hf]'.",
+            param="path",
+        ) from None
+    try:
+        return Path(hf_hub_download(repository, name))
+    except Exception as error:
+        raise InvalidRequest(
+            f"The model '{path}' could not be downloaded: {error}", param="path"
+        ) from error
+
+
+def _hash_weights(file: Path) -> bytes:
+    """A hash of size, header (metadata, tokenizer, template) and samples spread evenly."""
+    digest = hashlib.blake2b(digest_size=16)
+    size = file.stat().st_size
+    digest.update(size.to_bytes(8, "little"))
+    with file.open("rb") as handle:
+        digest.update(handle.read(_HEADER_BYTES))
+        for i in range(_SAMPLE_COUNT):
+            handle.seek(size * i // _SAMPLE_COUNT)
+            digest.update(handle.read(_SAMPLE_BYTES))
+        handle.seek(max(0, size - _SAMPLE_BYTES))
+        digest.update(handle.read())
+    return digest.digest()
+
+
+# ---------------------------------------------------------------- logging
+
+_LEVELS = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+
+
+@llama.llama_log_callback  # type: ignore[untyped-decorator]
+def _forward_log(level: int, text: bytes, _data: object) -> None:
+    """What llama.cpp prints goes to our debug log: its warnings are about normal operation."""
+    if log.isEnabledFor(logging.DEBUG):
+        name = _LEVELS.get(level, logging.DEBUG)
+        log.debug("llama.cpp %s: %s", logging.getLevelName(name), text.decode("utf-8", "replace"))
+
+
+# ---------------------------------------------------------------- tokenizer
+
+
+class LlamaTokenizer:
+    """The model's own tokenizer; implements `rejoinder.types.Tokenizer`. Safe in any thread."""
+
+    def __init__(self, vocab: int) -> None:
+        self._vocab = vocab
+        self._size = int(llama.llama_vocab_n_tokens(vocab))
+        self._bytes: list[bytes | None] = [None] * self._size
+        self._control: dict[str, int] = {}
+        end: set[int] = set()
+        for token in range(self._size):
+            attributes = llama.llama_vocab_get_attr(vocab, token)
+            if attributes & (_TOKEN_ATTR_CONTROL | _TOKEN_ATTR_UNKNOWN):
+                self._bytes[token] = b""
+            if attributes & _TOKEN_ATTR_CONTROL:
+                text = llama.llama_vocab_get_text(vocab, token) or b""
+                self._control[text.decode("utf-8", "replace")] = token
+            if llama.llama_vocab_is_eog(vocab, token):
+                end.add(token)
+                self._bytes[token] = b""
+        self._end = frozenset(end)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._size
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        return self._end
+
+    @property
+    def control_tokens(self) -> dict[str, int]:
+        return dict(self._control)
+
+    @property
+    def bos_text(self) -> str:
+        """The text of the token that begins a prompt, as templates write it; or empty."""
+        return self._text_of(llama.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos_text(self) -> str:
+        return self._text_of(llama.llama_vocab_eos(self._vocab))
+
+    def _text_of(self, token: int) -> str:
+        if not 0 <= token < self._size:
+            return ""
+        return (llama.llama_vocab_get_text(self._vocab, token) or b"").decode("utf-8", "replace")
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        raw = text.encode("utf-8", "replace")
+        if not raw:
+            return []
+        room = len(raw) + 8
+        while True:
+            buffer = (llama.llama_token * room)()
+            count = llama.llama_tokenize(self._vocab, raw, len(raw), buffer, room, False, special)
+            if count >= 0:
+                return list(buffer[:count])
+            room = -count
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if not 0 <= token_id < self._size:
+            raise InvalidParameter(
+                f"The token id {token_id} is outside of the model's vocabulary.", param="tokens"
+            )
+        known = self._bytes[token_id]
+        if known is None:
+            known = self._bytes[token_id] = self._read_bytes(token_id)
+        return known
+
+    def _read_bytes(self, token_id: int) -> bytes:
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            count = llama.llama_token_to_piece(self._vocab, token_id, buffer, room, 0, False)
+            if count >= 0:
+                return buffer.raw[:count]
+            room = -count
+
+
+# ---------------------------------------------------------------- threads
+
+
+class _PoolParams(ctypes.Structure):
+    """ggml_threadpool_params, which the Python binding leaves out."""
+
+    _fields_ = (
+        ("cpumask", ctypes.c_bool * 512),
+        ("n_threads", ctypes.c_int),
+        ("prio", ctypes.c_int),
+        ("poll", ctypes.c_uint32),
+        ("strict_cpu", ctypes.c_bool),
+        ("paused", ctypes.c_bool),
+    )
+
+
+class _ThreadPool:
+    """One pool for the life of a context: without it ggml starts threads for every step.
+
+    A build of the library that lacks the entry points works without, only slower.
+    """
+
+    def __init__(self, context: int, num_threads: int) -> None:
+        self._pool: int | None = None
+        folder = Path(llama.__file__).parent / "lib"
+        try:
+            base = ctypes.CDLL(str(folder / "libggml-base.so"))
+            self._cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"))
+            main = ctypes.CDLL(str(folder / "libllama.so"))
+            params = _PoolParams()
+            base.ggml_threadpool_params_init(ctypes.byref(params), ctypes.c_int(num_threads))
+            if params.n_threads != num_threads:
+                return  # another layout of the struct: leave the library to itself
+            params.poll = _POLL_LEVEL
+            self._cpu.ggml_threadpool_new.restype = ctypes.c_void_p
+            self._pool = self._cpu.ggml_threadpool_new(ctypes.byref(params))
+            pool = ctypes.c_void_p(self._pool)
+            main.llama_attach_threadpool(ctypes.c_void_p(context), pool, pool)
+        except (OSError, AttributeError):
+            self._pool = None
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._cpu.ggml_threadpool_free(ctypes.c_void_p(self._pool))
+            self._pool = None
+
+
+# ---------------------------------------------------------------- the model
+
+
+class LlamaModel:
+    """Weights and one context with a unified cache of `num_cells` cells.
+
+    `num_sequence_ids`: sequence ids that exist (rounded down to the library's bound).
+    `batch_size`: the most tokens of one `decode`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        num_cells: int,
+        num_sequence_ids: int,
+        num_threads: int,
+        batch_size: int = 512,
+    ) -> None:
+        file = find_weights(path)
+        llama.llama_log_set(_forward_log, ctypes.c_void_p(0))
+        llama.llama_backend_init()
+        params = llama.llama_model_default_params()
+        params.n_gpu_layers = 0
+        self._model = llama.llama_model_load_from_file(os.fsencode(file), params)
+        if not self._model:
+            raise InvalidRequest(f"'{file.name}' is not a GGUF model that loads.", param="path")
+        self._vocab = llama.llama_model_get_vocab(self._model)
+        self.tokenizer = LlamaTokenizer(self._vocab)
+        self.num_cells = num_cells
+        self.num_sequence_ids = min(num_sequence_ids, MAX_SEQUENCE_IDS)
+        self.batch_size = min(batch_size, num_cells)
+        self.num_threads = num_threads
+        self.trained_context_length = int(llama.llama_model_n_ctx_train(self._model))
+        self._context = self._new_context()
+        self._memory = llama.llama_get_memory(self._context)
+        self._threads = _ThreadPool(self._context, num_threads)
+        self._make_batch()
+        template = llama.llama_model_chat_template(self._model, None)
+        self.chat_template: str | None = template.decode("utf-8") if template else None
+        self.fingerprint = self._fingerprint(file)
+
+    def _new_context(self) -> int:
+        params = llama.llama_context_default_params()
+        params.n_ctx = self.num_cells
+        params.n_batch = params.n_ubatch = self.batch_size
+        params.n_seq_max = self.num_sequence_ids
+        params.n_threads = params.n_threads_batch = self.num_threads
+        params.flash_attn_type = _FLASH_ATTENTION
+        params.kv_unified = True
+        params.swa_full = True
+        params.no_perf = True
+        context = llama.llama_init_from_model(self._model, params)
+        if not context:
+            raise InvalidRequest(
+                f"There is no memory for a context of {self.num_cells} tokens.",
+                param="context_length",
+            )
+        return int(context)
+
+    def _make_batch(self) -> None:
+        """Views of the batch's arrays, so that a batch is filled without a call per token."""
+        size = self.batch_size
+        self._batch = llama.llama_batch_init(size, 0, 1)
+        as_array = np.ctypeslib.as_array
+        self._batch_tokens = as_array(self._batch.token, (size,))
+        self._batch_positions = as_array(self._batch.pos, (size,))
+        self._batch_outputs = as_array(self._batch.logits, (size,))
+        as_array(self._batch.n_seq_id, (size,))[:] = 1
+        # The library allocates one id per token, each with its own pointer; one table of our own
+        # with the pointers set into it can be filled in one go.
+        self._batch_sequences = np.zeros(size, dtype=np.int32)
+        slots = ctypes.cast(self._batch.seq_id, ctypes.POINTER(ctypes.c_uint64))
+        self._pointers = as_array(slots, (size,))
+        self._own_pointers = self._pointers.copy()
+        base = self._batch_sequences.ctypes.data
+        self._pointers[:] = base + 4 * np.arange(size, dtype=np.uint64)
+
+    def _fingerprint(self, file: Path) -> str:
+        digest = hashlib.blake2b(digest_size=5)
+        digest.update(_hash_weights(file))
+        digest.update((self.chat_template or "").encode())
+        digest.update(f"sampler {SAMPLER_VERSION}".encode())
+        digest.update(llama.llama_print_system_info())
+        digest.update(f"{llama.__version__} flash {_FLASH_ATTENTION} f16".encode())
+        return "fp_" + digest.hexdigest()
+
+    def close(self) -> None:
+        """Frees everything; nothing may be called afterwards."""
+        if self._context:
+            self._pointers[:] = self._own_pointers
+            llama.llama_batch_free(self._batch)
+            llama.llama_free(self._context)
+            self._threads.close()
+            llama.llama_model_free(self._model)
+            self._context = 0
+
+    # -------------------------------------------------------- what the model is
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    @property
+    def trimmable(self) -> bool:
+        """Whether a sequence's memory can be cut at any position: not of recurrent models."""
+        return not (
+            llama.llama_model_is_recurrent(self._model) or llama.llama_model_is_hybrid(self._model)
+        )
+
+    def metadata(self) -> dict[str, str]:
+        """The GGUF's metadata without its arrays."""
+        found: dict[str, str] = {}
+        buffer = ctypes.create_string_buffer(1 << 16)
+        for i in range(llama.llama_model_meta_count(self._model)):
+            llama.llama_model_meta_key_by_index(self._model, i, buffer, len(buffer))
+            key = buffer.value.decode("utf-8", "replace")
+            llama.llama_model_meta_val_str_by_index(self._model, i, buffer, len(buffer))
+            found[key] = buffer.value.decode("utf-8", "replace")
+        return found
+
+    # -------------------------------------------------------- one step
+
+    def use_threads(self, num_threads: int) -> None:
+        llama.llama_set_n_threads(self._context, num_threads, num_threads)
+
+    def decode(
+        self,
+        tokens: Tokens[int],
+        positions: Tokens[int],
+        sequence_ids: Tokens[int],
+        outputs: Tokens[bool],
+    ) -> npt.NDArray[np.float32]:
+        """Computes one batch. Gives the logits of the tokens marked in `outputs`, in order, one
+        row each: a view that is valid, and may be written to, until the next decode.
+
+        Raises BatchFailed; the memory then has nothing of this batch.
+        """
+        count = len(tokens)
+        self._batch_tokens[:count] = tokens
+        self._batch_positions[:count] = positions
+        self._batch_sequences[:count] = sequence_ids
+        self._batch_outputs[:count] = outputs
+        self._batch.n_tokens = count
+        code = llama.llama_decode(self._context, self._batch)
+        if code != 0:
+            raise BatchFailed(code)
+        num_rows = int(np.count_nonzero(self._batch_outputs[:count]))
+        if not num_rows:
+            return np.empty((0, self.vocab_size), dtype=np.float32)
+        logits = llama.llama_get_logits(self._context)
+        return np.ctypeslib.as_array(logits, (num_rows, self.vocab_size))
+
+    # -------------------------------------------------------- sequence memory
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """`target` shares the cells of `source` at positions [start, end)."""
+        llama.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def remove(self, sequence_id: int, start: int, end: int) -> None:
+        """Takes positions [start, end) from a sequence; end −1: to its end."""
+        llama.llama_memory_seq_rm(self._memory, sequence_id, start, end)
+
+    def save(self, sequence_id: int) -> bytes:
+        """The memory of a sequence as bytes; empty if it has none."""
+        size = llama.llama_state_seq_get_size(self._context, sequence_id)
+        buffer = (ctypes.c_uint8 * size)()
+        written = llama.llama_state_seq_get_data(self._context, buffer, size, sequence_id)
+        return bytes(memoryview(buffer)[:written])
+
+    def restore(self, sequence_id: int, state: bytes) -> bool:
+        """Puts saved memory into an empty sequence; False when it does not fit."""
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        read = llama.llama_state_seq_set_data(self._context, buffer, len(state), sequence_id)
+        return int(read) == len(state)
+
+    def length(self, sequence_id: int) -> int:
+        """One past the last position of a sequence; 0 when it is empty."""
+        return int(llama.llama_memory_seq_pos_max(self._memory, sequence_id)) + 1
