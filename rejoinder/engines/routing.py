@@ -3,10 +3,10 @@
 Pure: no clock, no I/O; randomness is an argument. It must not know: engines, health, HTTP.
 """
 
-import zlib
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from random import Random
 
 from msgspec import Struct
@@ -223,9 +223,10 @@ def choose(
     )
 
 
-def _rendezvous(key: str, replica: str) -> int:
-    """The same in every process, unlike `hash`: several gateways agree on a key's home."""
-    return zlib.crc32(f"{key}\0{replica}".encode())
+def _rendezvous(key: str, replica: str) -> bytes:
+    """The same in every process, unlike `hash`: several gateways agree on a key's home. And no
+    checksum: those are linear, and would give one replica no key at all."""
+    return blake2b(f"{key}\0{replica}".encode(), digest_size=8).digest()
 
 
 def _spans(block_tokens: int) -> Iterator[tuple[int, int, int]]:

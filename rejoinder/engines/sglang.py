@@ -16,14 +16,17 @@ from msgspec import Struct
 from rejoinder.engines.http import DEFAULT_TIMEOUTS, Server, Timeouts, steps
 from rejoinder.engines.wire import (
     MAX_TOP_LOGPROBS,
+    NOTHING,
     SMALLEST_TOP_P,
     Delta,
     Refused,
+    is_given,
+    naming_grammar,
     ranked,
     refusal,
     refuse_long_prompt,
 )
-from rejoinder.errors import ChatError, ProviderFailed, Unavailable
+from rejoinder.errors import ChatError, InvalidRequest, ProviderFailed, Unavailable
 from rejoinder.types import (
     Counts,
     EngineFinishReason,
@@ -106,7 +109,7 @@ class _Meta(Struct):
 class _Event(Struct):
     output_ids: list[int] | None = None
     meta_info: _Meta | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = NOTHING
 
 
 _read_event = msgspec.json.Decoder(_Event)
@@ -127,7 +130,7 @@ class EventDecoder:
             raise ProviderFailed(
                 f"The replica sent an event that cannot be read: {error}"
             ) from None
-        if event.error is not None and bytes(event.error) != b"null":
+        if is_given(event.error):
             # A refused request is a 400 within the stream, as a message alone.
             raise refusal(400, payload)
         meta = event.meta_info or _Meta()
@@ -296,6 +299,8 @@ class SglangEngine:
                 async for step in running:
                     finished = step.finish_reason is not None
                     yield step
+        except InvalidRequest as error:
+            raise naming_grammar(error, params) from error
         finally:
             if not finished:
                 self._abort(request_id)

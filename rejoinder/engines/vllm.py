@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from rejoinder.engines.http import DEFAULT_TIMEOUTS, Server, Timeouts, steps
 from rejoinder.engines.vllm_wire import CompletionsWire, TokensWire, Wire
-from rejoinder.engines.wire import Refused, refuse_long_prompt
-from rejoinder.errors import ChatError, ProviderFailed, Unavailable
+from rejoinder.engines.wire import Refused, naming_grammar, refuse_long_prompt
+from rejoinder.errors import ChatError, InvalidRequest, ProviderFailed, Unavailable
 from rejoinder.types import Counts, Prompt, SamplingParams, Step
 
 NO_ROUTE = frozenset((403, 404, 405))
@@ -138,9 +138,12 @@ class VllmEngine:
             prompt_tokens=len(prompt.token_ids),
             counts=counts,
         )
-        async with aclosing(running):
-            async for step in running:
-                yield step
+        try:
+            async with aclosing(running):
+                async for step in running:
+                    yield step
+        except InvalidRequest as error:
+            raise naming_grammar(error, params) from error
 
     async def close(self) -> None:
         await self._server.close()

@@ -12,7 +12,16 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from rejoinder.engines.wire import MAX_TOP_LOGPROBS, SMALLEST_TOP_P, Delta, Refused, ranked, refusal
+from rejoinder.engines.wire import (
+    MAX_TOP_LOGPROBS,
+    NOTHING,
+    SMALLEST_TOP_P,
+    Delta,
+    Refused,
+    is_given,
+    ranked,
+    refusal,
+)
 from rejoinder.errors import ProviderFailed
 from rejoinder.types import (
     EngineFinishReason,
@@ -31,7 +40,7 @@ STRUCTURED_OUTPUTS = {"lark": "grammar", "json_schema": "json", "regex": "regex"
 
 FINISH_REASONS: Mapping[str, EngineFinishReason] = {"stop": "stop", "length": "length"}
 
-PARAMS = {"logprobs": "top_logprobs", "structured_outputs": "response_format"}
+PARAMS = {"logprobs": "top_logprobs"}
 """vLLM's names of fields at fault, where ours differ."""
 
 MAX_SALT_LENGTH = 1024
@@ -164,13 +173,13 @@ class _TextChoice(Struct):
 class _TokensEvent(Struct):
     choices: list[_TokensChoice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = NOTHING
 
 
 class _TextEvent(Struct):
     choices: list[_TextChoice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = NOTHING
 
 
 _read_tokens_event = msgspec.json.Decoder(_TokensEvent)
@@ -314,7 +323,7 @@ def _decoded(decoder: "msgspec.json.Decoder[_Event]", payload: bytes) -> _Event:
         event = decoder.decode(payload)
     except msgspec.DecodeError as error:
         raise ProviderFailed(f"The replica sent an event that cannot be read: {error}") from None
-    if event.error is not None and bytes(event.error) != b"null":
+    if is_given(event.error):
         found = refusal(500, payload)
         raise Refused(found.status, found.message, PARAMS.get(found.param or "", found.param))
     return event

@@ -37,6 +37,11 @@ PRIVATE_STATUSES = {
 NO_CAPACITY = frozenset((408, 425, 429, 503))
 
 
+def is_given(member: msgspec.Raw) -> bool:
+    """Whether an event has this member, as something else than null."""
+    return bytes(member) not in (b"", b"null")
+
+
 class Refused(Exception):
     """The server answered with an error, as a status or within the stream."""
 
@@ -59,6 +64,10 @@ class Refused(Exception):
         return ProviderFailed(f"The replica failed with status {self.status}.")
 
 
+NOTHING = msgspec.Raw()
+"""The default of a member whose value is only looked at where it is there."""
+
+
 class _ErrorBody(Struct):
     message: str = ""
     param: str | None = None
@@ -70,7 +79,7 @@ class _AnyError(Struct):
     `{"object": "error", "message": …}`."""
 
     error: _ErrorBody | str | None = None
-    detail: msgspec.Raw | None = None
+    detail: msgspec.Raw = NOTHING
     message: str = ""
 
 
@@ -90,7 +99,7 @@ def refusal(status: int, body: bytes) -> Refused:
             return Refused(status, message or "no message", param)
         case str(message):
             return Refused(status, message)
-    detail = bytes(seen.detail).decode(errors="replace").strip('"') if seen.detail else ""
+    detail = bytes(seen.detail).decode(errors="replace").strip('"')
     return Refused(status, seen.message or detail or "no message")
 
 
@@ -150,3 +159,11 @@ def refuse_long_prompt(
     if params.max_tokens <= room:
         return params
     return msgspec.structs.replace(params, max_tokens=room)
+
+
+def naming_grammar(error: InvalidRequest, params: SamplingParams) -> InvalidRequest:
+    """The error with the request field that a refused grammar was made from."""
+    about_grammar = error.param == "structured_outputs" or "grammar" in error.message.lower()
+    if params.grammar is None or not about_grammar:
+        return error
+    return InvalidRequest(error.message, param=params.grammar.param)

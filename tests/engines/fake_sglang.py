@@ -43,7 +43,7 @@ class FakeSglang:
         app.router.add_get("/get_server_info", self._server_info)
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort)
-        runner = web.AppRunner(app, shutdown_timeout=0.01)
+        runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()

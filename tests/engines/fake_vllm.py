@@ -62,7 +62,7 @@ class FakeVllm:
         app.router.add_post("/inference/v1/generate", self._generate)
         app.router.add_post("/inference/v1/abort_requests", self._abort)
         app.router.add_post("/v1/completions", self._completions)
-        runner = web.AppRunner(app, shutdown_timeout=0.01)
+        runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
