@@ -155,12 +155,11 @@ _TEXT_ROLE = b'{"role":"assistant","content":""}'
 class _OpenChoice:
     """What the encoder knows of one choice."""
 
-    __slots__ = ("content_head", "has_begun", "head")
+    __slots__ = ("content_head", "head")
 
     def __init__(self, head: bytes) -> None:
         self.head = head
         self.content_head = head + b'{"content":'
-        self.has_begun = False
 
 
 class _DeepInfraChunkEncoder:
@@ -172,6 +171,8 @@ class _DeepInfraChunkEncoder:
         self._is_continuous = options.continuous_usage and options.include_usage
         self._head = b""
         self._choices: list[_OpenChoice] = []
+        self._num_begun = 0
+        """The choices below this index have had their role chunk."""
         self._held = b""
         """A finish chunk without its end."""
         self._set_end(_usage(Usage()) if self._is_continuous else None)
@@ -219,16 +220,19 @@ class _DeepInfraChunkEncoder:
 
     def _open(self, index: int) -> _OpenChoice:
         choices = self._choices
-        if index == len(choices):
-            choices.append(_OpenChoice(b'%b{"index":%d,"delta":' % (self._head, index)))
+        while index >= len(choices):
+            head = b'%b{"index":%d,"delta":' % (self._head, len(choices))
+            choices.append(_OpenChoice(head))
         return choices[index]
 
-    def _begin(self, choice: _OpenChoice, role_delta: bytes) -> bytes:
-        """The role chunk, once a choice (R102, R103)."""
-        if choice.has_begun:
+    def _begin(self, index: int, role_delta: bytes = _TEXT_ROLE) -> bytes:
+        """The role chunk, once a choice (R102, R103), after those of the choices before it."""
+        if index < self._num_begun:
             return b""
-        choice.has_begun = True
-        return choice.head + role_delta + self._end
+        earlier = range(self._num_begun, index)
+        roles = [self._open(i).head + _TEXT_ROLE + self._end for i in earlier]
+        self._num_begun = index + 1
+        return b"".join(roles) + self._open(index).head + role_delta + self._end
 
     def _release(self) -> bytes:
         """The held finish chunk, now that it is not the last."""
@@ -248,7 +252,7 @@ class _DeepInfraChunkEncoder:
         if not text and not logprobs:
             return b""
         choice = self._open(index)
-        role = b"" if choice.has_begun else self._begin(choice, _TEXT_ROLE)
+        role = b"" if index < self._num_begun else self._begin(index)
         if not logprobs:
             return b"%b%b%b%b" % (role, choice.content_head, json_text(text), self._text_end)
         return b"%b%b%b}%b%b" % (
@@ -263,7 +267,7 @@ class _DeepInfraChunkEncoder:
         if not event.text:
             return b""
         choice = self._open(event.index)
-        role = self._begin(choice, _TEXT_ROLE)
+        role = self._begin(event.index)
         delta = b'{"reasoning_content":%b}' % json_text(event.text)
         return role + choice.head + delta + self._end
 
@@ -271,9 +275,9 @@ class _DeepInfraChunkEncoder:
         choice = self._open(event.index)
         call = ToolCall(id=event.id, name=event.name, arguments="")
         opening = b'"tool_calls":[%b]' % encoding.tool_call(call, index=event.call)
-        if choice.has_begun:
+        if event.index < self._num_begun:
             return choice.head + b"{%b}" % opening + self._end
-        return self._begin(choice, b'{"role":"assistant",%b}' % opening)
+        return self._begin(event.index, b'{"role":"assistant",%b}' % opening)
 
     def _call_delta(self, event: ToolCallDelta) -> bytes:
         if not event.arguments:
@@ -287,6 +291,6 @@ class _DeepInfraChunkEncoder:
 
     def _finish(self, event: Finished) -> bytes:
         choice = self._open(event.index)
-        role = self._begin(choice, _TEXT_ROLE)
+        role = self._begin(event.index)
         self._held = choice.head + b'{},"finish_reason":' + json_text(event.reason)
         return role if self._options.include_usage else role + self._release()

@@ -186,23 +186,27 @@ def _text_or_null(text: str | None) -> bytes:
 _ROLE = b'"role":"assistant"'
 _TEXT_ROLE = b'{"role":"assistant","content":"","refusal":null}'
 _REFUSAL_ROLE = b'{"role":"assistant","content":null,"refusal":""}'
+_BLANK_ROLE = b'{"role":"assistant","content":null}'
+"""Of a choice that must appear before it is known what it will hold."""
 
 
 class _OpenChoice:
     """What the encoder knows of one choice."""
 
-    __slots__ = ("call_kinds", "content_head", "has_begun", "head")
+    __slots__ = ("call_kinds", "content_head", "head", "is_blank")
 
     def __init__(self, head: bytes) -> None:
         self.head = head
         self.content_head = head + b'{"content":'
-        self.has_begun = False
+        self.is_blank = True
+        """Nothing of it has been shown but its role."""
         self.call_kinds: list[str] = []
 
 
 class _OpenAIChunkEncoder:
     """The role chunk of a choice waits for its first event that shows something: that decides
-    its form (2.3)."""
+    its form (2.3). Only a later choice makes it come earlier, for indices appear in order (R100).
+    """
 
     def __init__(
         self, options: AnswerOptions, policy: RequestPolicy, padding: Callable[[], str]
@@ -212,6 +216,8 @@ class _OpenAIChunkEncoder:
         self._padding = padding if options.include_obfuscation else None
         self._head = b""
         self._choices: list[_OpenChoice] = []
+        self._num_begun = 0
+        """The choices below this index have had their role chunk."""
         self._usage = b',"usage":null' if options.include_usage else b""
         self._set_end()
 
@@ -273,8 +279,9 @@ class _OpenAIChunkEncoder:
 
     def _open(self, index: int) -> _OpenChoice:
         choices = self._choices
-        if index == len(choices):
-            choices.append(_OpenChoice(b'%b{"index":%d,"delta":' % (self._head, index)))
+        while index >= len(choices):
+            head = b'%b{"index":%d,"delta":' % (self._head, len(choices))
+            choices.append(_OpenChoice(head))
         return choices[index]
 
     def _chunk(
@@ -294,20 +301,24 @@ class _OpenAIChunkEncoder:
             self._padded(),
         )
 
-    def _begin(self, choice: _OpenChoice, role_delta: bytes) -> bytes:
-        """The role chunk, once a choice (R102, R103)."""
-        if choice.has_begun:
+    def _begin(self, index: int, role_delta: bytes) -> bytes:
+        """The role chunk, once a choice (R102, R103), after those of the choices before it."""
+        if index < self._num_begun:
             return b""
-        choice.has_begun = True
-        return self._chunk(choice, role_delta)
+        earlier = range(self._num_begun, index)
+        roles = [self._chunk(self._open(i), _BLANK_ROLE) for i in earlier]
+        self._num_begun = index + 1
+        return b"".join(roles) + self._chunk(self._open(index), role_delta)
 
     def _content(self, event: ContentDelta) -> bytes:
         text = event.text
         logprobs = event.logprobs if self._options.logprobs else None
         if not text and not logprobs:
             return b""
-        choice = self._open(event.index)
-        role = b"" if choice.has_begun else self._begin(choice, _TEXT_ROLE)
+        index = event.index
+        choice = self._open(index)
+        choice.is_blank = False
+        role = b"" if index < self._num_begun else self._begin(index, _TEXT_ROLE)
         if not logprobs and self._padding is None:
             return b"%b%b%b%b" % (role, choice.content_head, json_text(text), self._text_end)
         return role + self._chunk(
@@ -321,7 +332,7 @@ class _OpenAIChunkEncoder:
         if not self._shows_reasoning or not event.text:
             return b""
         choice = self._open(event.index)
-        role = self._begin(choice, _TEXT_ROLE)
+        role = self._begin(event.index, _BLANK_ROLE)
         return role + self._chunk(choice, b'{"reasoning_content":%b}' % json_text(event.text))
 
     def _refusal(self, event: RefusalDelta) -> bytes:
@@ -329,7 +340,8 @@ class _OpenAIChunkEncoder:
         if not event.text and not logprobs:
             return b""
         choice = self._open(event.index)
-        role = self._begin(choice, _REFUSAL_ROLE)
+        choice.is_blank = False
+        role = self._begin(event.index, _REFUSAL_ROLE)
         return role + self._chunk(
             choice,
             b'{"refusal":%b}' % json_text(event.text),
@@ -338,6 +350,7 @@ class _OpenAIChunkEncoder:
 
     def _call_start(self, event: ToolCallStart) -> bytes:
         choice = self._open(event.index)
+        choice.is_blank = False
         choice.call_kinds.append(event.kind)
         if self._options.legacy_functions:
             if event.call:
@@ -346,9 +359,9 @@ class _OpenAIChunkEncoder:
         else:
             call = ToolCall(id=event.id, name=event.name, arguments="", kind=event.kind)
             opening = b'"tool_calls":[%b]' % encoding.tool_call(call, index=event.call)
-        if choice.has_begun:
+        if event.index < self._num_begun:
             return self._chunk(choice, b"{%b}" % opening)
-        return self._begin(choice, b'{%b,"content":null,%b,"refusal":null}' % (_ROLE, opening))
+        return self._begin(event.index, b'{%b,"content":null,%b,"refusal":null}' % (_ROLE, opening))
 
     def _call_delta(self, event: ToolCallDelta) -> bytes:
         if not event.arguments:
@@ -369,6 +382,8 @@ class _OpenAIChunkEncoder:
 
     def _finish(self, event: Finished) -> bytes:
         choice = self._open(event.index)
-        role = self._begin(choice, _TEXT_ROLE)
+        last = self._begin(event.index, _TEXT_ROLE)
+        if choice.is_blank and not last:
+            last = self._chunk(choice, b'{"content":""}')
         reason = _finish_reason(event.reason, self._options, has_calls=bool(choice.call_kinds))
-        return role + self._chunk(choice, b"{}", finish_reason=reason)
+        return last + self._chunk(choice, b"{}", finish_reason=reason)
