@@ -44,7 +44,8 @@ class Probe(Struct, frozen=True, kw_only=True):
     `body`: merged over the base request, which has the model, one message and a small limit;
     a value of `DROP` takes a key out. `raw` replaces the body. `path` is below the base URL,
     and `{name}` in it is the id that the probe of that name was given. `stop_after`: the client
-    closes the connection after so many frames.
+    closes the connection after so many frames. `alone`: when all others are done, one after the
+    other, `delay_seconds` after the one before.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Probe(Struct, frozen=True, kw_only=True):
     key: Literal["given", "none", "wrong"] = "given"
     stop_after: int = 0
     after: tuple[str, ...] = ()
+    alone: bool = False
+    delay_seconds: float = 0.0
     dialects: tuple[DialectName, ...] = ("O", "D")
 
 
@@ -67,19 +70,20 @@ class Evidence:
 
     def __init__(
         self,
-        exchanges: Iterable[Exchange],
+        seen: Mapping[str, Exchange],
         *,
         dialect: DialectName,
         mode: Mode = "live",
         model: str = "",
         api_key: str = "",
     ) -> None:
-        self.exchanges = list(exchanges)
+        """`seen`: exchanges by the names of their probes; one may have several names."""
+        self.exchanges = list({id(x): x for x in seen.values()}.values())
         self.dialect: DialectName = dialect
         self.mode: Mode = mode
         self.model = model
         self.api_key = api_key
-        self._by_probe: Mapping[str, Exchange] = {x.probe: x for x in self.exchanges}
+        self._by_probe = dict(seen)
 
     def find(self, name: str) -> Exchange | None:
         return self._by_probe.get(name)

@@ -19,6 +19,7 @@ from rejoinder.check.exchange import (
 )
 from rejoinder.check.pairs import require_repeatable, texts
 from rejoinder.check.probes import (
+    LIMIT,
     MANY,
     MANY_STREAMED,
     STOPPED,
@@ -612,14 +613,17 @@ def obfuscation(x: Exchange) -> Iterable[Problem]:
             yield at(chunk, f"obfuscation is {value!r}")
 
 
+_METRICS_BEFORE = Probe(
+    name="R118: metrics before", method="GET", path="//metrics", alone=True, delay_seconds=0.2
+)
 _LEFT = Probe(
     name="R118: a client that leaves",
-    body={"\0limit": 2000, "stream": True, "temperature": 1},
+    body={LIMIT: 2000, "stream": True, "temperature": 1},
     stop_after=2,
+    alone=True,
 )
-_METRICS_BEFORE = Probe(name="R118: metrics before", method="GET", path="//metrics")
 _METRICS_AFTER = Probe(
-    name="R118: metrics after", method="GET", path="//metrics", after=(_LEFT.name,)
+    name="R118: metrics after", method="GET", path="//metrics", alone=True, delay_seconds=2.0
 )
 
 _RUNNING = re.compile(
@@ -647,7 +651,7 @@ def running(x: Exchange) -> dict[str, float]:
     "free.",
     how="A long stream that the client closes after two events; two seconds later the gauges of "
     "running requests in /metrics are no higher than before. Skipped without such gauges.",
-    probes=(_LEFT, _METRICS_BEFORE, _METRICS_AFTER),
+    probes=(_METRICS_BEFORE, _LEFT, _METRICS_AFTER),
 )
 def leaving_stops_work(e: Evidence) -> Iterable[Problem]:
     left = e.get(_LEFT.name)

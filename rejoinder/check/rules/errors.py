@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from rejoinder.check.exchange import Exchange, as_object, as_text
-from rejoinder.check.probes import UNARY
+from rejoinder.check.probes import LIMIT, UNARY
 from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, rule, whole_rule
 
 _BAD = Probe(name="a bad temperature", body={"temperature": 9})
@@ -62,8 +62,8 @@ def error_object_d(x: Exchange) -> Iterable[Problem]:
         yield Problem(f"no error with a message: {x.response.body[:80]!r}")
 
 
-_NO_KEY = Probe(name="no key", body={"\0limit": 1}, key="none")
-_WRONG_KEY = Probe(name="a wrong key", body={"\0limit": 1}, key="wrong")
+_NO_KEY = Probe(name="no key", body={LIMIT: 1}, key="none")
+_WRONG_KEY = Probe(name="a wrong key", body={LIMIT: 1}, key="wrong")
 
 
 def _keys_matter(e: Evidence) -> tuple[Exchange, Exchange]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rejoinder.check.exchange import Exchange, as_object, as_text
+from rejoinder.check.exchange import DialectName, Exchange, as_object, as_text
 from rejoinder.check.probes import (
     LIMIT,
     REASONING_NONE,
@@ -41,29 +41,53 @@ def good(say: str, body: JsonObject) -> Case:
     return Case(say=say, body={LIMIT: 1, **body})
 
 
-def cases(
+class Table(Struct, frozen=True):
+    """A rule that is a table of requests."""
+
+    id: str
+    title: str
+    dialect: Literal["O", "D", "B"]
+    says: str
+    cases: tuple[Case, ...]
+    severity: Severity = "error"
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """One for each case, in order."""
+        dialects: tuple[DialectName, ...] = ("O", "D") if self.dialect == "B" else (self.dialect,)
+        return tuple(
+            Probe(name=f"{self.id}: {case.say}", body=case.body, raw=case.raw, dialects=dialects)
+            for case in self.cases
+        )
+
+    def rule(self) -> Rule:
+        probes = self.probes
+
+        def judge(e: Evidence) -> Iterable[Problem]:
+            for case, probe in zip(self.cases, probes, strict=True):
+                yield from against(e.get(probe.name), case)
+
+        how = "; ".join(f"{c.say} → {'refused' if c.status else '200'}" for c in self.cases)
+        return whole_rule(
+            self.id,
+            self.title,
+            dialect=self.dialect,
+            says=self.says,
+            how=how,
+            severity=self.severity,
+            probes=probes,
+        )(judge)
+
+
+def table(
     id: str,
     title: str,
     dialect: Literal["O", "D", "B"],
     says: str,
-    *table: Case,
+    *cases: Case,
     severity: Severity = "error",
-) -> Rule:
-    """A rule that is a table of requests."""
-    dialects: tuple[Literal["O", "D"], ...] = ("O", "D") if dialect == "B" else (dialect,)
-    probes = tuple(
-        Probe(name=f"{id}: {case.say}", body=case.body, raw=case.raw, dialects=dialects)
-        for case in table
-    )
-
-    def judge(e: Evidence) -> Iterable[Problem]:
-        for case, probe in zip(table, probes, strict=True):
-            yield from against(e.get(probe.name), case)
-
-    how = "; ".join(f"{case.say} → {'refused' if case.status else '200'}" for case in table)
-    return whole_rule(
-        id, title, dialect=dialect, says=says, how=how, severity=severity, probes=probes
-    )(judge)
+) -> Table:
+    return Table(id, title, dialect, says, cases, severity)
 
 
 def against(x: Exchange, case: Case) -> Iterable[Problem]:
@@ -124,15 +148,15 @@ D_PARAMETERS: JsonObject = {
     "cache_control": {"type": "ephemeral"},
 }
 
-TABLES: tuple[Rule, ...] = (
-    cases(
+TABLES: tuple[Table, ...] = (
+    table(
         "R13",
         "model is required",
         "O",
         "A request without model is refused: 400, param model.",
         bad("no model", {"model": DROP}, "model"),
     ),
-    cases(
+    table(
         "R14",
         "messages are required",
         "O",
@@ -140,21 +164,21 @@ TABLES: tuple[Rule, ...] = (
         bad("no messages", {"messages": DROP}, "messages"),
         bad("messages is []", {"messages": []}, "messages", "empty_array"),
     ),
-    cases(
+    table(
         "R15",
         "Unknown parameters are refused",
         "O",
         "An unknown top-level key is refused with unknown_parameter; param is that key.",
         bad("an unknown key", {"no_such_key": 1}, "no_such_key", "unknown_parameter"),
     ),
-    cases(
+    table(
         "R16",
         "Unknown parameters are ignored",
         "D",
         "An unknown top-level key is ignored.",
         good("an unknown key", {"no_such_key": 1}),
     ),
-    cases(
+    table(
         "R18",
         "The range of n",
         "O",
@@ -163,7 +187,7 @@ TABLES: tuple[Rule, ...] = (
         bad("n is 129", {"n": 129}, "n"),
         bad("n is 130", {"n": 130}, "n", "integer_above_max_value"),
     ),
-    cases(
+    table(
         "R19",
         "The range of n",
         "D",
@@ -171,7 +195,7 @@ TABLES: tuple[Rule, ...] = (
         bad("n is 0", {"n": 0}, "n"),
         bad("n is 5", {"n": 5}, "n"),
     ),
-    cases(
+    table(
         "R20",
         "The ranges of temperature and top_p",
         "O",
@@ -185,7 +209,7 @@ TABLES: tuple[Rule, ...] = (
         good("top_p is 1", {"top_p": 1}),
         bad("top_p is 1.1", {"top_p": 1.1}, "top_p"),
     ),
-    cases(
+    table(
         "R21",
         "The ranges of temperature and top_p",
         "D",
@@ -198,7 +222,7 @@ TABLES: tuple[Rule, ...] = (
         bad("temperature is -0.1", {"temperature": -0.1}, "temperature"),
         bad("temperature is 2.1", {"temperature": 2.1}, "temperature"),
     ),
-    cases(
+    table(
         "R22",
         "The range of the penalties",
         "B",
@@ -209,7 +233,7 @@ TABLES: tuple[Rule, ...] = (
         bad("frequency_penalty is 2.01", {"frequency_penalty": 2.01}, "frequency_penalty"),
         bad("frequency_penalty is -2.01", {"frequency_penalty": -2.01}, "frequency_penalty"),
     ),
-    cases(
+    table(
         "R23",
         "The ranges of DeepInfra's own parameters",
         "D",
@@ -225,14 +249,14 @@ TABLES: tuple[Rule, ...] = (
         bad("max_tokens is -1", {"max_tokens": -1}),
         bad("max_tokens is 1000001", {"max_tokens": 1_000_001}),
     ),
-    cases(
+    table(
         "R24",
         "DeepInfra's parameters are unknown here",
         "O",
         "What only DeepInfra has is refused with unknown_parameter.",
         *(bad(key, {key: value}, key, "unknown_parameter") for key, value in D_PARAMETERS.items()),
     ),
-    cases(
+    table(
         "R25",
         "stop has up to four strings",
         "O",
@@ -242,7 +266,7 @@ TABLES: tuple[Rule, ...] = (
         good("four strings", {"stop": ["z1", "z2", "z3", "z4"]}),
         bad("five strings", {"stop": ["1", "2", "3", "4", "5"]}, "stop", "array_above_max_length"),
     ),
-    cases(
+    table(
         "R26",
         "stop has up to sixteen strings",
         "D",
@@ -252,7 +276,7 @@ TABLES: tuple[Rule, ...] = (
         good("16 ids", {"stop_token_ids": list(range(16))}),
         bad("17 ids", {"stop_token_ids": list(range(17))}),
     ),
-    cases(
+    table(
         "R27",
         "top_logprobs needs logprobs",
         "O",
@@ -262,21 +286,21 @@ TABLES: tuple[Rule, ...] = (
         good("0", {"logprobs": True, "top_logprobs": 0}),
         good("20", {"logprobs": True, "top_logprobs": 20}),
     ),
-    cases(
+    table(
         "R28",
         "stream_options needs stream",
         "O",
         "stream_options without stream:true is refused.",
         bad("without stream", {"stream_options": {"include_usage": True}}, "stream_options"),
     ),
-    cases(
+    table(
         "R29",
         "stream_options without stream",
         "D",
         "stream_options without stream:true is accepted.",
         good("without stream", {"stream_options": {"include_usage": True}}),
     ),
-    cases(
+    table(
         "R30",
         "logit_bias",
         "O",
@@ -285,7 +309,7 @@ TABLES: tuple[Rule, ...] = (
         Case(say="a value of 101", body={"logit_bias": {"1": 101}}, status=(400,)),
         good("an ordinary bias", {"logit_bias": {"5": -100}}),
     ),
-    cases(
+    table(
         "R31",
         "logit_bias of no token",
         "O",
@@ -293,7 +317,7 @@ TABLES: tuple[Rule, ...] = (
         bad("token 99999999", {"logit_bias": {"99999999": 1}}),
         severity="warning",
     ),
-    cases(
+    table(
         "R32",
         "One limit",
         "O",
@@ -305,7 +329,7 @@ TABLES: tuple[Rule, ...] = (
             "invalid_parameter_combination",
         ),
     ),
-    cases(
+    table(
         "R34",
         "The sizes of metadata",
         "O",
@@ -316,7 +340,7 @@ TABLES: tuple[Rule, ...] = (
         Case(say="a value of 513", body={"metadata": {"k": "v" * 513}}, status=(400,)),
         Case(say="a number", body={"metadata": {"k": 1}}, status=(400,)),
     ),
-    cases(
+    table(
         "R35",
         "tool_choice needs tools",
         "O",
@@ -324,7 +348,7 @@ TABLES: tuple[Rule, ...] = (
         bad("tool_choice", {"tool_choice": "auto"}, "tool_choice"),
         bad("parallel_tool_calls", {"parallel_tool_calls": True}, "parallel_tool_calls"),
     ),
-    cases(
+    table(
         "R36",
         "parallel_tool_calls is no null",
         "O",
@@ -336,7 +360,7 @@ TABLES: tuple[Rule, ...] = (
             "invalid_type",
         ),
     ),
-    cases(
+    table(
         "R37",
         "tool_choice names a given tool",
         "O",
@@ -364,7 +388,7 @@ TABLES: tuple[Rule, ...] = (
             status=(400,),
         ),
     ),
-    cases(
+    table(
         "R38",
         "Function names",
         "O",
@@ -373,7 +397,7 @@ TABLES: tuple[Rule, ...] = (
         Case(say="65 letters", body={"tools": [function(LONG)]}, status=(400,)),
         good("64 letters", {"tools": [function(LONG[:64])]}),
     ),
-    cases(
+    table(
         "R39",
         "Strict tools have strict schemas",
         "O",
@@ -400,7 +424,7 @@ TABLES: tuple[Rule, ...] = (
             "invalid_function_parameters",
         ),
     ),
-    cases(
+    table(
         "R40",
         "Three response formats",
         "O",
@@ -418,7 +442,7 @@ TABLES: tuple[Rule, ...] = (
             "invalid_value",
         ),
     ),
-    cases(
+    table(
         "R41",
         "response_format regex",
         "D",
@@ -426,7 +450,7 @@ TABLES: tuple[Rule, ...] = (
         good("with a regex", {"response_format": {"type": "regex", "regex": "[ab]+"}}),
         bad("without", {"response_format": {"type": "regex"}}),
     ),
-    cases(
+    table(
         "R42",
         "json_object needs the word",
         "O",
@@ -440,14 +464,14 @@ TABLES: tuple[Rule, ...] = (
             },
         ),
     ),
-    cases(
+    table(
         "R43",
         "json_object without the word",
         "D",
         "json_object needs no word in the messages.",
         good("no json", {"response_format": {"type": "json_object"}}),
     ),
-    cases(
+    table(
         "R44",
         "json_schema",
         "O",
@@ -488,14 +512,14 @@ TABLES: tuple[Rule, ...] = (
             "response_format",
         ),
     ),
-    cases(
+    table(
         "R45",
         "Tool messages answer a call",
         "O",
         "A tool message whose id no preceding assistant message announced is refused.",
         bad("no call before it", talk(USER, ANSWERED, USER), "messages.[1].role"),
     ),
-    cases(
+    table(
         "R46",
         "Calls are answered",
         "O",
@@ -503,7 +527,7 @@ TABLES: tuple[Rule, ...] = (
         Case(say="a call without answer", body=talk(USER, CALLING, USER), status=(400,)),
         good("an answered call", talk(USER, CALLING, ANSWERED)),
     ),
-    cases(
+    table(
         "R47",
         "tool_calls is not empty",
         "O",
@@ -515,14 +539,14 @@ TABLES: tuple[Rule, ...] = (
             "empty_array",
         ),
     ),
-    cases(
+    table(
         "R48",
         "An assistant message says something",
         "O",
         "An assistant message has content, tool_calls or function_call.",
         Case(say="none of them", body=talk(USER, {"role": "assistant"}, USER), status=(400,)),
     ),
-    cases(
+    table(
         "R49",
         "Content parts by role",
         "O",
@@ -564,7 +588,7 @@ TABLES: tuple[Rule, ...] = (
             ),
         ),
     ),
-    cases(
+    table(
         "R50",
         "No developer role",
         "D",
@@ -572,7 +596,7 @@ TABLES: tuple[Rule, ...] = (
         bad("developer", talk({"role": "developer", "content": "a"}, USER)),
         bad("function", talk(USER, {"role": "function", "name": "f", "content": "a"}, USER)),
     ),
-    cases(
+    table(
         "R51",
         "The developer role",
         "O",
@@ -580,7 +604,7 @@ TABLES: tuple[Rule, ...] = (
         good("developer", talk({"role": "developer", "content": "Be brief."}, USER)),
         good("system", talk({"role": "system", "content": "Be brief."}, USER)),
     ),
-    cases(
+    table(
         "R52",
         "Tool messages are whole",
         "B",
@@ -596,7 +620,7 @@ TABLES: tuple[Rule, ...] = (
             status=(400,),
         ),
     ),
-    cases(
+    table(
         "R53",
         "moderation names a model",
         "O",
@@ -625,7 +649,7 @@ TABLES: tuple[Rule, ...] = (
             },
         ),
     ),
-    cases(
+    table(
         "R54",
         "Known tiers",
         "O",
@@ -633,14 +657,14 @@ TABLES: tuple[Rule, ...] = (
         bad("slow", {"service_tier": "slow"}, "service_tier"),
         good("null", {"service_tier": None}),
     ),
-    cases(
+    table(
         "R56",
         "Known reasoning efforts",
         "B",
         "A reasoning_effort outside the dialect's enum is refused.",
         bad("ultra", {"reasoning_effort": "ultra"}, "reasoning_effort"),
     ),
-    cases(
+    table(
         "R58",
         "prediction is content",
         "O",
@@ -650,7 +674,7 @@ TABLES: tuple[Rule, ...] = (
             say="no parts", body={"prediction": {"type": "content", "content": []}}, status=(400,)
         ),
     ),
-    cases(
+    table(
         "R59",
         "functions",
         "O",
@@ -672,7 +696,7 @@ TABLES: tuple[Rule, ...] = (
             status=(400,),
         ),
     ),
-    cases(
+    table(
         "R63",
         "Newer parameters",
         "O",
@@ -684,7 +708,7 @@ TABLES: tuple[Rule, ...] = (
         Case(say="cache mode", body={"prompt_cache_options": {"mode": "x"}}, status=(400,)),
         severity="warning",
     ),
-    cases(
+    table(
         "R65",
         "Null where it is not allowed",
         "D",
@@ -702,6 +726,8 @@ TABLES: tuple[Rule, ...] = (
         ),
     ),
 )
+
+OF_TABLES: tuple[Rule, ...] = tuple(one.rule() for one in TABLES)
 
 
 # ---------------------------------------------------------------- rules that are not one table
@@ -875,9 +901,9 @@ def cache_control(e: Evidence) -> Iterable[Problem]:
 
 _NULLS_O = (
     *("stream_options", "temperature", "top_p", "n", "stop", "presence_penalty"),
-    *("frequency_penalty", "logprobs", "top_logprobs", "seed", "response_format"),
+    *("frequency_penalty", "logprobs", "top_logprobs", "seed", "max_tokens", "audio"),
     *("reasoning_effort", "service_tier", "logit_bias", "metadata", "store", "moderation"),
-    *("prediction", "modalities", "audio", "verbosity", "stream"),
+    *("prediction", "verbosity", "stream", "prompt_cache_key", "prompt_cache_retention"),
 )
 _NULLS_D = (
     *("stream_options", "stop", "logprobs", "seed", "tools", "tool_choice"),

@@ -1,0 +1,114 @@
+"""The commands `check`, `record` and `replay` as plain functions: options in, exit status out.
+
+Must not know: the command line's library.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rejoinder.check.judge import Report
+from rejoinder.check.report import Format, print_report, render, summary
+from rejoinder.check.rule import Mode
+from rejoinder.check.run import CannotCheck, Dialect, grade, grade_file
+
+EXIT_PASSED = 0
+EXIT_FAILED = 1
+EXIT_NOT_JUDGED = 2
+
+
+class CheckOptions(Struct, frozen=True, kw_only=True):
+    """`url` or both `file` and `request`. `only`: rules (R95) and sections (tools).
+
+    `fail_on` warning: warnings fail too. `output`: where the report goes; "" is stdout.
+    """
+
+    url: str = ""
+    model: str = ""
+    api_key: str = ""
+    dialect: Dialect = "auto"
+    only: tuple[str, ...] = ()
+    report: Format = "text"
+    output: str = ""
+    mode: Mode = "live"
+    fail_on: Literal["error", "warning"] = "error"
+    concurrency: int = 8
+    timeout_seconds: float = 120.0
+    load: int = 0
+    file: str = ""
+    request: str = ""
+
+
+def main_check(options: CheckOptions) -> int:
+    """0: no rule is broken; 1: one is; 2: nothing could be judged."""
+    console = Console(stderr=True)
+    try:
+        report = _report(options, console)
+    except CannotCheck as error:
+        console.print(f"rejoinder check: {error}", style="red", markup=False, highlight=False)
+        return EXIT_NOT_JUDGED
+    _write(report, options, console)
+    bad = report.verdicts["failed"]
+    if options.fail_on == "warning":
+        bad += report.verdicts["warned"]
+    return EXIT_FAILED if bad else EXIT_PASSED
+
+
+def _report(options: CheckOptions, console: Console) -> Report:
+    if options.file:
+        if not options.request:
+            raise CannotCheck("--file needs --request: the JSON that was asked")
+        return grade_file(
+            Path(options.file),
+            Path(options.request),
+            dialect=options.dialect,
+            only=options.only,
+            mode=options.mode,
+        )
+    if not options.url or not options.model:
+        raise CannotCheck("a URL and --model are needed, or --file and --request")
+    bar = Progress(
+        TextColumn("[bold]checking"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[name]}", markup=False),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("", total=None, name="")
+
+        def progress(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, name=name[:40])
+
+        return asyncio.run(
+            grade(
+                options.url,
+                model=options.model,
+                api_key=options.api_key,
+                dialect=options.dialect,
+                only=options.only,
+                mode=options.mode,
+                concurrency=options.concurrency,
+                timeout_seconds=options.timeout_seconds,
+                load=options.load,
+                progress=progress,
+            )
+        )
+
+
+def _write(report: Report, options: CheckOptions, console: Console) -> None:
+    if options.output:
+        Path(options.output).write_text(render(report, options.report), encoding="utf-8")
+        console.print(f"{options.output}: {summary(report)}", markup=False, highlight=False)
+    elif options.report == "text":
+        print_report(report, Console(highlight=False))
+    else:
+        sys.stdout.write(render(report, options.report))
