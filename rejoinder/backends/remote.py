@@ -1,0 +1,498 @@
+"""One provider of the chat completions API as a backend: requests out, its stream back as events.
+
+Always asks for a stream with usage; retries before the first event only; closing the generator
+closes the provider's connection. This module must not know: chunks (dialects do), our own
+clients, fallbacks.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+
+import aiohttp
+from msgspec import Struct
+
+from rejoinder.backends.retry import RetryPolicy, retry_after_seconds
+from rejoinder.backends.rewrite import Rewriter, RewriteSpec
+from rejoinder.config import RemoteConfig
+from rejoinder.dialects.chunks import ChunkDecoder
+from rejoinder.dialects.provider import (
+    LimitName,
+    ProviderRequest,
+    encode_request,
+    estimate_prompt_tokens,
+)
+from rejoinder.dialects.provider_errors import read_error_body, to_chat_error
+from rejoinder.dialects.sse import SseReader
+from rejoinder.errors import ChatError, InvalidRequest, ProviderFailed, ProviderTimeout
+from rejoinder.events import Done, Event
+from rejoinder.text.formats import tool_format
+from rejoinder.text.reasoning import reasoning_format
+from rejoinder.types import ChatRequest, Meter
+
+__all__ = ["RemoteBackend"]
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""Of one event; a longer one is an error."""
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Of an answer that is one JSON body."""
+
+MAX_ERROR_BYTES = 64 * 1024
+"""Of an error's body; the rest is not read."""
+
+ERROR_BODY_SECONDS = 5.0
+
+USAGE_SECONDS = 15.0
+"""How long the counts are waited for after every choice has finished."""
+
+DONE_SECONDS = 2.0
+"""How long the end of a stream is waited for when all has been said."""
+
+REUSE_SECONDS = 0.1
+"""How long the end of the body is waited for, for the sake of the connection."""
+
+_THINKING_MODELS: tuple[tuple[str, str], ...] = (
+    ("deepseek-r1", "deepseek_r1"),
+    ("deepseek-reasoner", "deepseek_r1"),
+    ("qwq", "deepseek_r1"),
+    ("qwen3", "qwen3"),
+    ("glm-4.5", "qwen3"),
+    ("minimax-m", "qwen3"),
+    ("kimi-k2-thinking", "qwen3"),
+    ("magistral", "mistral"),
+)
+"""Parts of model names and the reasoning format that such a model writes, for `auto`."""
+
+
+def reasoning_format_of(model: str, configured: str) -> str:
+    """The format in which a model's content may hold thoughts; "auto" knows it by its name.
+
+    Raises ValueError for a format that does not exist.
+    """
+    if configured != "auto":
+        return reasoning_format(configured).name
+    name = model.lower()
+    return next((format for part, format in _THINKING_MODELS if part in name), "none")
+
+
+class _Failure(Exception):
+    """One try has failed. `retry_after`: what the provider asked for, in seconds."""
+
+    def __init__(self, error: ChatError, retry_after: float | None = None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.retry_after = retry_after
+
+
+class _Silence(Exception):
+    """The provider said nothing for longer than it may."""
+
+
+class _Stale(Exception):
+    """A connection was closed before a byte of the answer came over it."""
+
+
+class _Try(Struct, frozen=True):
+    """What belongs to one try: the request, its decoder, what is left to do on its events."""
+
+    sent: ProviderRequest
+    decoder: ChunkDecoder
+    rewriter: Rewriter | None
+
+
+class RemoteBackend:
+    """One provider. Made outside a loop; its connections are opened by the first request.
+
+    `on_repair(kind)` is called once for each kind of `DEVIATIONS` that an answer needed repaired.
+    `clock` is Unix time, `sleep`, `random` and `new_id` are for tests to replace.
+    """
+
+    def __init__(
+        self,
+        config: RemoteConfig,
+        *,
+        new_id: Callable[[], str],
+        api_key: str = "",
+        on_repair: Callable[[str], None] = lambda kind: None,
+        retry: RetryPolicy | None = None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        """Raises ValueError for a reasoning or tool format that does not exist."""
+        self._config = config
+        self._model = config.upstream_model or config.id
+        self._url = config.base_url.rstrip("/") + "/chat/completions"
+        self._secrets = tuple(s for s in (api_key, config.base_url.rstrip("/")) if s)
+        self._reasoning_format = reasoning_format_of(self._model, config.reasoning_format)
+        auto = config.tool_format == "auto"
+        self._tool_format = "none" if auto else tool_format(config.tool_format).name
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._retry = retry or RetryPolicy(max_retries=config.max_retries)
+        self._new_id = new_id
+        self._on_repair = on_repair
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random
+        self._limit_name: LimitName | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def chat(self, request: ChatRequest, meter: Meter) -> AsyncGenerator[Event, None]:
+        """Events of one answer. Raises ChatError; before the first event the request has been
+        tried as often and as long as the configuration allows."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.first_token_timeout_seconds
+        attempt = 0
+        stale = False
+        while True:
+            attempted = self._attempt(request)
+            started = False
+            try:
+                async with aclosing(self._batches(attempted, deadline, meter)) as batches:
+                    async for batch in batches:
+                        for event in batch:
+                            started = True
+                            yield event
+                return
+            except _Stale:
+                if stale:
+                    failure = _Failure(_unreachable())
+                else:
+                    stale = True
+                    continue
+            except ChatError as error:
+                failure = _Failure(error)
+            except _Failure as error:
+                failure = error
+            finally:
+                self._account(attempted.decoder, meter)
+            if started or self._closed:
+                raise failure.error
+            if self._learns_limit_name(failure.error, request):
+                continue
+            wait = self._retry.wait(
+                failure.error,
+                attempt=attempt,
+                retry_after=failure.retry_after,
+                remaining=deadline - loop.time(),
+                random=self._random,
+            )
+            if wait is None:
+                raise failure.error
+            attempt += 1
+            await self._sleep(wait)
+
+    # ------------------------------------------------------------ one try
+
+    def _attempt(self, request: ChatRequest) -> _Try:
+        sent = encode_request(
+            request,
+            dialect=self._config.dialect,
+            model=self._model,
+            limit_name=self._limit_name,
+            reasoning_field=self._config.reasoning_field,
+        )
+        decoder = ChunkDecoder(
+            model=self._model,
+            n=request.n,
+            new_id=self._new_id,
+            reasoning_field=self._config.reasoning_field,
+            tool_names=[tool.name for tool in request.tools],
+            max_calls=sent.max_calls,
+            num_prompt_tokens=estimate_prompt_tokens(request),
+            secrets=self._secrets,
+        )
+        spec = RewriteSpec(
+            stop=sent.stop,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            tool_format=self._tool_format,
+            reasoning_format=self._reasoning_format,
+            logprobs=request.logprobs,
+        )
+        rewriter = (
+            Rewriter(spec, n=request.n, new_id=self._new_id, repaired=self._on_repair)
+            if spec.is_needed
+            else None
+        )
+        return _Try(sent, decoder, rewriter)
+
+    async def _batches(
+        self, attempted: _Try, deadline: float, meter: Meter
+    ) -> AsyncGenerator[list[Event], None]:
+        """The events of each read. What was decoded before a failure comes before it."""
+        decoder, rewriter = attempted.decoder, attempted.rewriter
+        async with aclosing(self._reads(attempted, deadline)) as reads:
+            async for events, failure in reads:
+                if rewriter is not None:
+                    events = rewriter.feed(events)
+                    if rewriter.stopped and not decoder.ended:
+                        yield [*events, Done(decoder.usage())]
+                        return
+                if decoder.has_usage:
+                    meter.reported = decoder.usage()
+                if events:
+                    yield events
+                if failure is not None:
+                    raise failure
+
+    async def _reads(
+        self, attempted: _Try, deadline: float
+    ) -> AsyncGenerator[tuple[list[Event], ChatError | None], None]:
+        decoder = attempted.decoder
+        response = await self._open(attempted.sent, deadline)
+        watch = _Watch(response.content)
+        try:
+            body = _Body(decoder)
+            has_begun = False
+            num_deltas = 0
+            while not decoder.ended:
+                try:
+                    data = await watch.read(deadline)
+                except _Silence:
+                    events, failure = _at_end(body, _silent(has_begun=has_begun))
+                    yield events, failure
+                    return
+                except (aiohttp.ClientError, OSError):
+                    events, failure = _at_end(body, _lost())
+                    yield events, failure
+                    return
+                events, failure = body.feed(data) if data else _at_end(body, None)
+                has_begun = has_begun or bool(events)
+                if has_begun and (events or decoder.num_deltas != num_deltas):
+                    num_deltas = decoder.num_deltas
+                    deadline = watch.now() + self._config.between_tokens_timeout_seconds
+                if decoder.complete and not decoder.ended:
+                    patience = DONE_SECONDS if decoder.has_usage else USAGE_SECONDS
+                    deadline = min(deadline, watch.now() + patience)
+                if events or failure is not None:
+                    yield events, failure
+                if not data:
+                    return
+            await _reach_end(response)
+        finally:
+            watch.stop()
+            response.close()
+
+    async def _open(self, sent: ProviderRequest, deadline: float) -> aiohttp.ClientResponse:
+        """The head of an answer with status 200. Raises _Failure, _Stale."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await self._client().post(
+                    self._url, data=sent.body, headers=self._headers, allow_redirects=False
+                )
+        except aiohttp.ServerTimeoutError:
+            raise _Failure(
+                ProviderTimeout("The provider of this model did not accept a connection in time.")
+            ) from None
+        except TimeoutError:
+            raise _Failure(_silent(has_begun=False)) from None
+        except aiohttp.ServerDisconnectedError:
+            raise _Stale from None
+        except aiohttp.ClientResponseError:
+            raise _Failure(
+                ProviderFailed("The provider of this model did not answer with proper HTTP.")
+            ) from None
+        except (aiohttp.ClientError, OSError, ValueError, RuntimeError):
+            raise _Failure(_unreachable()) from None
+        if response.status != 200:
+            raise await self._refused(response)
+        return response
+
+    async def _refused(self, response: aiohttp.ClientResponse) -> _Failure:
+        body = b""
+        try:
+            with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with asyncio.timeout(ERROR_BODY_SECONDS):
+                    while len(body) < MAX_ERROR_BYTES:
+                        data = await response.content.readany()
+                        if not data:
+                            break
+                        body += data
+            await _reach_end(response)
+        finally:
+            response.close()
+        retry_after = retry_after_seconds(response.headers, self._clock())
+        error = to_chat_error(
+            read_error_body(response.status, body[:MAX_ERROR_BYTES]),
+            retry_after=None if retry_after is None else max(1, math.ceil(retry_after)),
+            secrets=self._secrets,
+        )
+        return _Failure(error, retry_after)
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise RuntimeError("closed")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=self._config.connect_timeout_seconds
+                ),
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                read_bufsize=256 * 1024,
+            )
+        return self._session
+
+    # ------------------------------------------------------------ what is kept of a try
+
+    def _account(self, decoder: ChunkDecoder, meter: Meter) -> None:
+        """The counts of a try, however it ended, and what had to be repaired."""
+        if decoder.num_deltas or decoder.has_usage:
+            meter.reported = decoder.usage()
+        for kind in decoder.repairs:
+            self._on_repair(kind)
+
+    def _learns_limit_name(self, error: ChatError, request: ChatRequest) -> bool:
+        """Some models want the token limit under its other name: asked once, then known."""
+        if (
+            self._config.dialect != "openai"
+            or self._limit_name is not None
+            or request.max_tokens is None
+            or not isinstance(error, InvalidRequest)
+            or error.code not in ("unsupported_parameter", "unknown_parameter")
+        ):
+            return False
+        was_new = request.max_tokens_param == "max_completion_tokens"
+        if error.param != ("max_completion_tokens" if was_new else "max_tokens"):
+            return False
+        self._limit_name = "max_tokens" if was_new else "max_completion_tokens"
+        return True
+
+
+class _Body:
+    """The bytes of one answer: an event stream, or one JSON body whatever was asked for."""
+
+    def __init__(self, decoder: ChunkDecoder) -> None:
+        self._decoder = decoder
+        self._sse = SseReader(max_event_bytes=MAX_EVENT_BYTES)
+        self._json: bytearray | None = None
+        self._sniffed = False
+        self._head = b""
+
+    def feed(self, data: bytes) -> tuple[list[Event], ChatError | None]:
+        """The events that `data` completes, and the failure that ends them."""
+        events: list[Event] = []
+        try:
+            if not self._sniffed:
+                data = self._sniff(data)
+            if self._json is not None:
+                self._json += data
+                if len(self._json) > MAX_BODY_BYTES:
+                    raise ProviderFailed("The provider of this model sent too long an answer.")
+            else:
+                self._decoder.feed_into(self._sse.feed(data), events)
+        except ChatError as error:
+            return events, error
+        return events, None
+
+    def end(self) -> tuple[list[Event], ChatError | None]:
+        """The body has ended."""
+        try:
+            if self._json is not None:
+                return self._decoder.feed_body(bytes(self._json)), None
+            return self._decoder.finish(self._sse.flush()), None
+        except ChatError as error:
+            return [], error
+
+    @property
+    def is_complete(self) -> bool:
+        return self._json is None and self._decoder.complete
+
+    def _sniff(self, data: bytes) -> bytes:
+        """JSON begins with a brace, an event stream never does; labels are not to be trusted."""
+        self._head += data
+        first = self._head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+        if not first and len(self._head) < 1024:
+            return b""
+        self._sniffed = True
+        if first in (b"{", b"[", b"<"):
+            self._json = bytearray()
+        data, self._head = self._head, b""
+        return data
+
+
+class _Watch:
+    """Reads with a deadline, by one timer for the whole stream instead of one for each read."""
+
+    __slots__ = ("_content", "_deadline", "_loop", "_timer")
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+        self._loop = asyncio.get_running_loop()
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def read(self, deadline: float) -> bytes:
+        """What has arrived, b"" at the end. Raises _Silence past the deadline."""
+        self._deadline = deadline
+        if self._timer is None or self._timer.when() > deadline:
+            self._arm(deadline)
+        try:
+            return await self._content.readany()
+        finally:
+            self._deadline = math.inf
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, when: float) -> None:
+        self.stop()
+        self._timer = self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._deadline <= self._loop.time():
+            self._content.set_exception(_Silence())
+        elif self._deadline != math.inf:
+            self._arm(self._deadline)
+
+
+def _at_end(body: _Body, failure: ChatError | None) -> tuple[list[Event], ChatError | None]:
+    """The body has ended, cleanly or by a failure, which does not matter to a complete answer."""
+    if failure is not None and not body.is_complete:
+        return [], failure
+    return body.end()
+
+
+async def _reach_end(response: aiohttp.ClientResponse) -> None:
+    """Reads the end of the body, so that the connection can be used again."""
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(REUSE_SECONDS):
+            while not response.content.at_eof():
+                if not await response.content.readany():
+                    break
+
+
+def _unreachable() -> ChatError:
+    return ProviderFailed("The provider of this model could not be reached.")
+
+
+def _lost() -> ChatError:
+    return ProviderFailed("The connection to the provider of this model was lost.")
+
+
+def _silent(*, has_begun: bool) -> ChatError:
+    return ProviderTimeout(
+        "The provider of this model stopped answering."
+        if has_begun
+        else "The provider of this model did not begin its answer in time."
+    )
