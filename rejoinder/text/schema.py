@@ -156,14 +156,14 @@ class _Node(Struct, frozen=True):
 
 def check_supported(schema: Json, *, place: Place) -> None:
     """Raise InvalidRequest unless every rule of `schema` can be enforced on an answer."""
-    _supported(schema, place)
+    _check_answers(_checked_nodes(schema, place), place)
 
 
 def check_strict(schema: Json, *, place: Place) -> None:
     """Raise InvalidRequest unless `schema` is in the strict subset (contract 4.8) and supported."""
     if not isinstance(schema, dict) or "anyOf" in schema:
         raise place.refuse((), "the root must be an object and not 'anyOf'.")
-    nodes = _supported(schema, place)
+    nodes = _checked_nodes(schema, place)
     root = _resolved(schema, nodes)
     if not isinstance(root, dict) or root.get("type") != "object":
         raise place.refuse((), "the root must have the type 'object'.")
@@ -172,20 +172,26 @@ def check_strict(schema: Json, *, place: Place) -> None:
             raise place.refuse(path, f"nesting is limited to {STRICT_LEVELS} levels.")
         _check_strict_node(path, node.schema, place)
     _check_strict_sizes(nodes, place)
+    _check_answers(nodes, place)
 
 
-def _supported(schema: Json, place: Place) -> dict[Pointer, _Node]:
+def _checked_nodes(schema: Json, place: Place) -> dict[Pointer, _Node]:
+    """Every schema in the whole, after the checks of each by itself."""
     nodes = _nodes(schema, place)
     _check_sizes(nodes, place)
     for path, node in nodes.items():
         if isinstance(node.schema, dict):
             _check_keywords(path, node.schema, place)
-    targets = {path: _target(path, node.schema, nodes, place) for path, node in nodes.items()}
-    _check_finite(nodes, targets, place)
+            _check_target(path, node.schema, nodes, place)
+    return nodes
+
+
+def _check_answers(nodes: dict[Pointer, _Node], place: Place) -> None:
+    """There is an answer that fits, and `oneOf` can be held to."""
+    _check_finite(nodes, place)
     for path, node in nodes.items():
         if isinstance(node.schema, dict) and "oneOf" in node.schema:
             _check_exclusive(path, nodes, place)
-    return nodes
 
 
 # ---------------------------------------------------------------- walking
@@ -464,21 +470,15 @@ def _pointer(ref: str) -> Pointer:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
-def _target(
-    path: Pointer, schema: JsonObject | bool, nodes: dict[Pointer, _Node], place: Place
-) -> Pointer | None:
-    if not isinstance(schema, dict) or "$ref" not in schema:
-        return None
-    ref = str(schema["$ref"])
-    target = _pointer(ref)
-    if target not in nodes:
-        raise place.refuse(path, f"'$ref' is {_clip(repr(ref))}, and there is no schema there.")
-    return target
-
-
-def _check_finite(
-    nodes: dict[Pointer, _Node], targets: dict[Pointer, Pointer | None], place: Place
+def _check_target(
+    path: Pointer, schema: JsonObject, nodes: dict[Pointer, _Node], place: Place
 ) -> None:
+    ref = schema.get("$ref")
+    if isinstance(ref, str) and _pointer(ref) not in nodes:
+        raise place.refuse(path, f"'$ref' is {_clip(repr(ref))}, and there is no schema there.")
+
+
+def _check_finite(nodes: dict[Pointer, _Node], place: Place) -> None:
     """Every schema must have an answer that ends: recursion needs a way out.
 
     Each schema needs all of its groups, and of a group any one member; what nothing stands in the
@@ -488,7 +488,7 @@ def _check_finite(
     dependants: dict[Pointer, list[tuple[Pointer, list[bool]]]] = {}
     ready: deque[Pointer] = deque()
     for path, node in nodes.items():
-        groups = _needs(path, node.schema, targets[path])
+        groups = _needs(path, node.schema)
         waits[path] = len(groups)
         for group in groups:
             met = [False]
@@ -505,14 +505,14 @@ def _check_finite(
                     ready.append(path)
     if waits[()] > 0:
         endless = next((path for path, count in waits.items() if count > 0 and path), ())
-        raise place.refuse(endless, "no finite answer fits: the recursion has no way out.")
+        raise place.refuse(endless, "no finite answer fits this schema.")
 
 
-def _needs(path: Pointer, schema: JsonObject | bool, target: Pointer | None) -> list[list[Pointer]]:
+def _needs(path: Pointer, schema: JsonObject | bool) -> list[list[Pointer]]:
     """Groups of paths: an answer to `schema` needs one of each group to have an answer."""
     if not isinstance(schema, dict):
         return [] if schema else [[]]
-    groups: list[list[Pointer]] = [[target]] if target is not None else []
+    groups = [[_pointer(str(schema["$ref"]))]] if "$ref" in schema else []
     for key in ("anyOf", "oneOf"):
         if key in schema:
             groups.append(_members(path, schema, key))
@@ -629,11 +629,12 @@ def _check_strict_sizes(nodes: dict[Pointer, _Node], place: Place) -> None:
 
 
 MAX_COMPARISONS = 100_000
+MAX_HOPS = 20
 
 
 def _resolved(schema: JsonObject | bool, nodes: dict[Pointer, _Node]) -> JsonObject | bool:
-    """The schema that a bare reference stands for, through any number of hops."""
-    for _ in nodes:
+    """The schema that a bare reference stands for, through a few hops."""
+    for _ in range(MAX_HOPS):
         if not isinstance(schema, dict) or "$ref" not in schema or "type" in schema:
             break
         schema = nodes[_pointer(str(schema["$ref"]))].schema
