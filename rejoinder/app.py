@@ -3,65 +3,59 @@
 It must not know: what any part does beyond how it is made.
 """
 
-import asyncio
-import os
-import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime
-from pathlib import Path
-from time import time
+from functools import partial
 
-from msgspec import Struct
 from starlette.routing import Router
 
-from rejoinder.backends import Backend
-from rejoinder.backends.models import ModelInfo, Models, ServedModel
-from rejoinder.backends.token import MAX_ANSWER_TOKENS, TokenBackend
+from rejoinder.backends.models import Models, ServedModel
+from rejoinder.building import (
+    Built,
+    CannotBuild,
+    build_fallback,
+    build_model,
+    new_completion_id,
+    new_request_id,
+)
 from rejoinder.config import (
-    AnyModelConfig,
     Config,
-    LlamaConfig,
-    ModelConfig,
-    RemoteConfig,
-    ReplicatedConfig,
-    ScriptedConfig,
-    TextModelConfig,
+    ConfigError,
+    ModerationConfig,
 )
 from rejoinder.dialects import DEEPINFRA, OPENAI, Dialect, RequestPolicy
-from rejoinder.engines.scripted import ScriptedEngine, ScriptError, read_script
+from rejoinder.errors import InvalidParameter, NotFound
 from rejoinder.service.accounts import Accounts
 from rejoinder.service.admission import Admission, ModelTerms
 from rejoinder.service.budgets import Budgets
-from rejoinder.service.chat import ChatService
+from rejoinder.service.chat import ChatService, Stage
 from rejoinder.service.database import Database, DatabaseError, open_database
 from rejoinder.service.keys import Keys
 from rejoinder.service.ledger import Ledger
+from rejoinder.service.moderation import Moderator
+from rejoinder.service.moderation.configured import configured_moderator
+from rejoinder.service.moderation.stage import moderated
 from rejoinder.service.pricing import FREE, Prices
 from rejoinder.service.rates import Rates
-from rejoinder.text.template import ChatTemplate
-from rejoinder.types import Engine, Tokenizer
+from rejoinder.service.store import CompletionStore
+from rejoinder.types import ChatRequest, Meter
 from rejoinder.web.completions import Completions
 from rejoinder.web.drain import Drain
-from rejoinder.web.metrics import EngineStats, Metrics
+from rejoinder.web.metrics import Metrics
 from rejoinder.web.middleware import Front
 from rejoinder.web.models import ModelList
+from rejoinder.web.moderations import Moderations
 from rejoinder.web.routes import Endpoint, make_app
 from rejoinder.web.status import Status
+from rejoinder.web.stored import StoredCompletions
 from rejoinder.web.text import TextRoutes
 
-
-class CannotBuild(Exception):
-    """The configuration is well formed, but something that it names cannot be used."""
-
-
-class Built(Struct, frozen=True):
-    """One model, ready to serve. `failure`: why it cannot serve any more, or None."""
-
-    info: ModelInfo
-    backend: Backend
-    failure: Callable[[], str | None] = lambda: None
-    stats: Callable[[], EngineStats] | None = None
+MODERATION_MODELS = (
+    "omni-moderation-latest",
+    "omni-moderation-2024-09-26",
+    "text-moderation-latest",
+)
+"""Names that clients know; each is answered by the configured moderator."""
 
 
 class Application:
@@ -83,127 +77,6 @@ class Application:
         return bool(self._config.keys) or bool(await self._keys.load())
 
 
-# ---------------------------------------------------------------- ids
-
-
-def new_completion_id() -> str:
-    return "chatcmpl-" + secrets.token_hex(16)
-
-
-def new_request_id() -> str:
-    return "req_" + secrets.token_hex(16)
-
-
-def new_call_id() -> str:
-    return "call_" + secrets.token_hex(12)
-
-
-def new_seed() -> int:
-    return secrets.randbits(63)
-
-
-# ---------------------------------------------------------------- models
-
-
-async def build_model(config: AnyModelConfig) -> Built:
-    """Raises CannotBuild."""
-    match config:
-        case ScriptedConfig():
-            return _build_scripted(config)
-        case LlamaConfig():
-            return await asyncio.to_thread(_build_llama, config)
-        case RemoteConfig():
-            return _build_remote(config)
-        case ReplicatedConfig():
-            return await _build_fleet(config)
-    raise CannotBuild(f"model '{config.id}': nothing serves this kind of backend")
-
-
-def _info(config: ModelConfig, *, context_length: int, tags: Sequence[str] = ()) -> ModelInfo:
-    return ModelInfo(
-        id=config.id,
-        aliases=config.aliases,
-        owned_by=config.owned_by,
-        created=int(time()),
-        description=config.description,
-        context_length=context_length,
-        max_tokens=min(context_length, MAX_ANSWER_TOKENS),
-        pricing=config.pricing,
-        tags=tuple(tags),
-        tiers=config.tiers,
-    )
-
-
-def _text_backend(
-    config: TextModelConfig, engine: Engine, tokenizer: Tokenizer, source: str
-) -> TokenBackend:
-    if config.chat_template:
-        try:
-            source = Path(config.chat_template).read_text(encoding="utf-8")
-        except OSError as error:
-            raise CannotBuild(f"model '{config.id}': chat_template: {error}") from None
-    try:
-        template = ChatTemplate(
-            source,
-            tokenizer,
-            tool_format=config.tool_format,
-            reasoning_format=config.reasoning_format,
-        )
-    except ValueError as error:
-        raise CannotBuild(f"model '{config.id}': {error}") from None
-    scripted = engine if isinstance(engine, ScriptedEngine) else None
-    return TokenBackend(
-        model=config.id,
-        engine=engine,
-        tokenizer=tokenizer,
-        template=template,
-        new_seed=new_seed,
-        new_call_id=new_call_id,
-        clock=datetime.now,
-        refusals="on" if isinstance(config, LlamaConfig) and config.refusals else "off",
-        opens_thinking=scripted.opens_thinking if scripted else None,
-        refuses=scripted.refuses if scripted else None,
-    )
-
-
-def _build_scripted(config: ScriptedConfig) -> Built:
-    try:
-        engine = ScriptedEngine(
-            read_script(Path(config.script)),
-            model=config.id,
-            context_length=config.context_length,
-        )
-    except ScriptError as error:
-        raise CannotBuild(f"model '{config.id}': script: {error}") from None
-    backend = _text_backend(config, engine, engine.tokenizer, "")
-    info = _info(config, context_length=config.context_length, tags=("tools",))
-    return Built(info, backend, lambda: engine.failure)
-
-
-def _build_llama(config: LlamaConfig) -> Built:
-    raise CannotBuild(f"model '{config.id}': the embedded engine is not installed")
-
-
-def _build_remote(config: RemoteConfig) -> Built:
-    raise CannotBuild(f"model '{config.id}': remote")
-
-
-async def _build_fleet(config: ReplicatedConfig) -> Built:
-    raise CannotBuild(f"model '{config.id}': fleet")
-
-
-def _api_key(config: RemoteConfig | ReplicatedConfig) -> str | None:
-    if not config.api_key_env:
-        return None
-    key = os.environ.get(config.api_key_env)
-    if key is None:
-        raise CannotBuild(
-            f"model '{config.id}': api_key_env names the environment variable "
-            f"'{config.api_key_env}', which is not set"
-        )
-    return key
-
-
 # ---------------------------------------------------------------- the service
 
 
@@ -213,11 +86,8 @@ async def build(
 ) -> AsyncGenerator[Application, None]:
     """One server process, for as long as the context lasts. Raises CannotBuild."""
     async with AsyncExitStack() as stack:
-        built: list[Built] = []
-        for model in config.models:
-            on_progress(model.id)
-            built.append(await build_model(model))
-            stack.push_async_callback(built[-1].backend.close)
+        metrics = Metrics(lambda: {one.info.id: one.stats() for one in built if one.stats})
+        built = await _build_models(config, stack, metrics, on_progress)
         models = Models(ServedModel(one.info, one.backend) for one in built)
         database = await _open_database(config, stack)
         ledger = Ledger(database)
@@ -227,21 +97,42 @@ async def build(
             one.info.id: Prices.from_config(one.info.pricing) if one.info.pricing else FREE
             for one in built
         }
-        metrics = Metrics(lambda: {one.info.id: one.stats() for one in built if one.stats})
+        store = CompletionStore(database, retention_days=config.store.retention_days)
+        moderator = _moderator(config, models)
+        stack.push_async_callback(moderator.close)
         service = ChatService(
             models=models,
             prices=prices,
             admission=_admission(config, built, prices, ledger),
             ledger=ledger,
             new_id=new_completion_id,
-            extra_stages=lambda decoded, record: [],
+            extra_stages=partial(_moderation_stages, config.moderation, moderator),
             observer=metrics,
         )
         keys = Keys(database)
         application = Application(built=built, keys=keys, config=config, drain=Drain())
         accounts = Accounts(config.keys, source=keys)
-        application.router = _router(config, service, accounts, metrics, application)
+        application.router = _router(
+            config, service, accounts, metrics, application, store=store, moderator=moderator
+        )
         yield application
+
+
+async def _build_models(
+    config: Config,
+    stack: AsyncExitStack,
+    metrics: Metrics,
+    on_progress: Callable[[str], None],
+) -> list[Built]:
+    built: dict[str, Built] = {}
+    for model in config.models:
+        on_progress(model.id)
+        one = await build_model(model, on_repair=metrics.repaired)
+        stack.push_async_callback(one.backend.close)
+        built |= dict.fromkeys((model.id, *model.aliases), one)
+    for fallback in config.fallbacks:
+        built[fallback.id] = build_fallback(fallback, built)
+    return list({id(one): one for one in built.values()}.values())
 
 
 async def _open_database(config: Config, stack: AsyncExitStack) -> Database:
@@ -251,6 +142,33 @@ async def _open_database(config: Config, stack: AsyncExitStack) -> Database:
         raise CannotBuild(str(error)) from None
     stack.push_async_callback(database.close)
     return database
+
+
+def _moderator(config: Config, models: Models) -> Moderator:
+    try:
+        return configured_moderator(config.moderation, lambda name: models.resolve(name).backend)
+    except (ConfigError, NotFound) as error:
+        raise CannotBuild(str(error)) from None
+
+
+def _moderation_stages(
+    config: ModerationConfig, moderator: Moderator, request: ChatRequest, meter: Meter
+) -> list[Stage]:
+    """Raises InvalidParameter for a moderation model that nobody serves here."""
+    asked = request.moderation
+    if asked is None and config.enforce == "off":
+        return []
+    if asked is not None and asked.model not in (*MODERATION_MODELS, config.model):
+        raise InvalidParameter(
+            f"Invalid 'moderation.model': '{asked.model[:100]}' is not a moderation model. "
+            f"Known: {', '.join(MODERATION_MODELS)}.",
+            param="moderation.model",
+            code="invalid_value",
+        )
+    stage = partial(
+        moderated, request=request, moderator=moderator, enforce=config.enforce, meter=meter
+    )
+    return [stage]
 
 
 def _admission(
@@ -273,6 +191,9 @@ def _router(
     accounts: Accounts,
     metrics: Metrics,
     application: Application,
+    *,
+    store: CompletionStore,
+    moderator: Moderator,
 ) -> Router:
     server = config.server
     policy = RequestPolicy(server.extra_parameters, server.openai_reasoning)
@@ -281,10 +202,13 @@ def _router(
         new_request_id=new_request_id,
         on_answer=metrics.answered,
     )
+    stored = StoredCompletions(front, store, policy, max_body_bytes=server.max_body_bytes)
+    moderations = Moderations(front, moderator, max_body_bytes=server.max_body_bytes)
     completions = Completions(
         front,
         service,
         application.drain,
+        stored,
         policy=policy,
         max_body_bytes=server.max_body_bytes,
         keepalive_seconds=server.keepalive_seconds,
@@ -293,7 +217,13 @@ def _router(
     status = Status(application.drain, application.failures)
     text = TextRoutes(front, service.models, policy, max_body_bytes=server.max_body_bytes)
     endpoints = [
-        Endpoint("/chat/completions", {"POST": completions.create}),
+        Endpoint("/chat/completions", {"POST": completions.create, "GET": stored.list}),
+        Endpoint(
+            "/chat/completions/{id}",
+            {"GET": stored.retrieve, "POST": stored.update, "DELETE": stored.delete},
+        ),
+        Endpoint("/chat/completions/{id}/messages", {"GET": stored.messages}),
+        Endpoint("/moderations", {"POST": moderations.create}),
         Endpoint("/models", {"GET": lists.list}),
         Endpoint("/models/{model:path}", {"GET": lists.retrieve}),
         *(

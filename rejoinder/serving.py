@@ -84,7 +84,8 @@ def serve(
 
 
 async def _serve(config: Config, listener: socket.socket, *, open_to_all: bool) -> int:
-    from rejoinder.app import CannotBuild, build
+    from rejoinder.app import build
+    from rejoinder.building import CannotBuild
     from rejoinder.web.server import make_server
 
     console = Console(stderr=True, highlight=False)

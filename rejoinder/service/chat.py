@@ -113,12 +113,12 @@ class ChatService:
         admission: Admission,
         ledger: Ledger,
         new_id: Callable[[], str],
-        extra_stages: Callable[[DecodedRequest, Record], list[Stage]],
+        extra_stages: Callable[[ChatRequest, Meter], list[Stage]],
         observer: Observer,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`extra_stages`: moderation and storage, those that this request needs, in order."""
+        """`extra_stages`: those that only some requests need, in order."""
         self.models = models
         self._prices = prices
         self._admission = admission
@@ -201,7 +201,7 @@ class ChatService:
         prices = None if record.prices is FREE else record.prices
         events = backend.chat(decoded.chat, meter)
         events = checked(events)
-        for stage in self._extra_stages(decoded, record):
+        for stage in self._extra_stages(decoded.chat, meter):
             events = stage(events)
         events = metered(events, prices=prices, tier=record.tier, meter=meter)
         return self._recorded(events, record, started)

@@ -15,6 +15,7 @@ from rejoinder.web.drain import Drain
 from rejoinder.web.middleware import Exchange, Front
 from rejoinder.web.requests import read_body
 from rejoinder.web.responses import FrameStream, cancelled_when_gone
+from rejoinder.web.stored import StoredCompletions
 
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -31,6 +32,7 @@ class Completions:
         front: Front,
         service: ChatService,
         drain: Drain,
+        stored: StoredCompletions,
         *,
         policy: RequestPolicy,
         max_body_bytes: int,
@@ -39,6 +41,7 @@ class Completions:
         self._front = front
         self._service = service
         self._drain = drain
+        self._stored = stored
         self._policy = policy
         self._max_body_bytes = max_body_bytes
         self._keepalive_seconds = keepalive_seconds
@@ -58,6 +61,10 @@ class Completions:
             impossible=exchange.dialect.impossible,
         ) as answer:
             exchange.headers.update(answer.headers)
+            if decoded.chat.store:
+                answer.events = self._stored.kept(
+                    answer.events, exchange=exchange, account=account, body=body, decoded=decoded
+                )
             try:
                 if decoded.answer.stream:
                     await self._stream(exchange, decoded, answer)
