@@ -123,8 +123,7 @@ class Ledger:
         self._progress: list[_Row] = []
         self._closing: list[_Row] = []
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._flushing: list[asyncio.Future[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
@@ -160,10 +159,12 @@ class Ledger:
 
     async def flush(self) -> None:
         """Returns when everything asked for so far is in the database."""
-        while self._opening or self._progress or self._closing or not self._idle.is_set():
-            self._wake.set()
-            await self._idle.wait()
-            await asyncio.sleep(_RETRY_SECONDS / 10 if self._closing else 0)
+        if not self._tasks:
+            return
+        flushed = asyncio.get_running_loop().create_future()
+        self._flushing.append(flushed)
+        self._wake.set()
+        await flushed
 
     # ------------------------------------------------------------ rows
 
@@ -195,7 +196,7 @@ class Ledger:
         self._wake.set()
         try:
             await written
-        except (SQLAlchemyError, OSError) as error:
+        except Exception as error:
             self._open.pop(row_id, None)
             raise Unavailable("The ledger cannot be written.", retry_after=5) from error
         except asyncio.CancelledError:
@@ -288,45 +289,47 @@ class Ledger:
             opening, self._opening = self._opening, []
             progress, self._progress = self._progress, []
             closing, self._closing = self._closing, []
-            if not (opening or progress or closing):
+            flushing, self._flushing = self._flushing, []
+            failed: list[_Row] = []
+            if opening or progress or closing:
+                failed = await self._commit_all(opening, progress, closing)
+            if failed:
+                self._closing = failed + self._closing
+                self._flushing = flushing + self._flushing
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._wake.set)
                 continue
-            self._idle.clear()
-            try:
-                await self._commit_all(opening, progress, closing)
-            finally:
-                self._idle.set()
+            for flushed in flushing:
+                _resolve(flushed)
 
     async def _commit_all(
         self, opening: list[_Opening], progress: list[_Row], closing: list[_Row]
-    ) -> None:
-        """One transaction; where it fails, one a row, so that no row suffers for another."""
+    ) -> list[_Row]:
+        """One transaction; where it fails, one a row, so that no row suffers for another. The
+        closings to try again; a row that could not be opened has told its request so."""
         try:
             await self._commit([row for row, _ in opening], progress, closing)
-        except (SQLAlchemyError, OSError) as error:
+        except Exception as error:
             _log.warning("a batch of %d ledger rows failed: %s", len(opening + closing), error)
         else:
             for _, written in opening:
-                if not written.done():
-                    written.set_result(None)
-            return
+                _resolve(written)
+            return []
         for row, written in opening:
             try:
                 await self._commit([row], [], [])
-            except (SQLAlchemyError, OSError) as error:
-                if not written.done():
-                    written.set_exception(error)
+            except Exception as error:
+                _resolve(written, error)
             else:
-                if not written.done():
-                    written.set_result(None)
+                _resolve(written)
+        failed = []
         for row in closing:
             try:
                 await self._commit([], [], [row])
             except DataError:
                 _log.exception("ledger row %s cannot be closed", row["row_id"])
             except (SQLAlchemyError, OSError):
-                self._closing.append(row)
-        if self._closing:
-            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._wake.set)
+                failed.append(row)
+        return failed
 
     async def _commit(self, opening: list[_Row], progress: list[_Row], closing: list[_Row]) -> None:
         async with self._database.writing() as connection:
@@ -439,6 +442,16 @@ _CLOSE = (
         },
     )
 )
+
+
+def _resolve(future: "asyncio.Future[None]", error: Exception | None = None) -> None:
+    """Its waiter may have left already."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _counted(usage: Usage, cost: Decimal) -> _Row:
