@@ -12,11 +12,11 @@ from rejoinder.types import Json, JsonObject, ReasoningEffort
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
     """`start` and `end` stand around a thought; `end_forms` are further spellings of the end.
 
-    `closing` is the text that ends an open thought by force, for a budget that runs out inside it;
-    empty: the format cannot be closed so. `skipping` is an empty thought, appended to the prompt
-    when there shall be none and the template has no switch. `efforts` are the levels that the
-    template knows by name, least first; empty: it takes any name. `template_marks`: a chat template that
-    contains one of them writes this format.
+    `closing` ends an open thought by force, for a budget that runs out inside it; empty: the format
+    cannot be closed so. `skipping` is an empty thought, appended to the prompt when there shall be
+    none and the template has no switch. `efforts` are the levels that the template knows by name,
+    least first; empty: it takes any name. `template_marks`: a chat template that contains one of
+    them writes this format.
     """
 
     name: str

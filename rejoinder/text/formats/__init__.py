@@ -1,10 +1,39 @@
 """The table of tool formats. Adding one is a file here and a row of `_ROWS` (docs/formats.md)."""
 
-from rejoinder.text.formats import json, none
+from collections.abc import Callable
+
+from rejoinder.text.formats import (
+    deepseek_v3,
+    glm4,
+    granite,
+    harmony,
+    hermes,
+    json,
+    kimi_k2,
+    llama3_json,
+    mistral,
+    none,
+    pythonic,
+    qwen3_coder,
+)
 from rejoinder.text.formats.format import ToolFormat
 from rejoinder.text.reasoning import REASONING_FORMATS, plain_name, reasoning_format
+from rejoinder.types import Tokenizer
 
-_ROWS: tuple[ToolFormat, ...] = (json.FORMAT, none.FORMAT)
+_ROWS: tuple[ToolFormat, ...] = (
+    harmony.FORMAT,
+    qwen3_coder.FORMAT,
+    glm4.FORMAT,
+    kimi_k2.FORMAT,
+    deepseek_v3.FORMAT,
+    mistral.FORMAT,
+    granite.FORMAT,
+    hermes.FORMAT,
+    pythonic.FORMAT,
+    llama3_json.FORMAT,
+    json.FORMAT,
+    none.FORMAT,
+)
 """In the order in which `auto` tries them."""
 
 TOOL_FORMATS: dict[str, ToolFormat] = {row.name: row for row in _ROWS}
@@ -41,3 +70,26 @@ def detect_formats(template: str, tools: str = "auto", reasoning: str = "auto") 
 
 def _writes(template: str, row: ToolFormat) -> bool:
     return any(all(mark in template for mark in group) for group in row.template_marks)
+
+
+def marker_bytes(tokenizer: Tokenizer, tools: str, reasoning: str) -> Callable[[int], bytes]:
+    """A tokenizer's `token_bytes` that gives the text of control tokens which are markers of these
+    formats: the parser has to see them. Other control tokens stay without text."""
+    row, thought = tool_format(tools), reasoning_format(reasoning)
+    markers = {*row.markers, thought.start, thought.end, *thought.end_forms}
+    if thought.name == "harmony":
+        markers |= tool_format("harmony").markers
+    inside = "\n".join(markers | row.inner_markers)
+    texts = {
+        token_id: text.encode()
+        for text, token_id in tokenizer.control_tokens.items()
+        if text and text in inside and token_id not in tokenizer.end_token_ids
+    }
+    if not texts:
+        return tokenizer.token_bytes
+    plain = tokenizer.token_bytes
+
+    def token_bytes(token_id: int) -> bytes:
+        return texts.get(token_id) or plain(token_id)
+
+    return token_bytes

@@ -78,7 +78,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     """One way of writing calls.
 
     `text` and `section` are the transitions: a marker and the state it leads to, in visible text
-    and between calls. `separators` are the characters that may stand between calls. `bare`: a call
+    and between calls. `separators` are the characters that may stand between calls,
+    `starts` how a call begins that needs no marker of its own in a section. `bare`: a call
     may begin without a marker, at the start of a line, where this matches. `template_marks`: a chat
     template that contains all of one group writes this format.
     """
@@ -88,9 +89,12 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     text: dict[str, State] = {}
     section: dict[str, State] = {}
     separators: str = " \t\r\n"
+    starts: re.Pattern[str] = re.compile(r"\{")
     bare: re.Pattern[str] | None = None
     aliases: tuple[str, ...] = ()
     template_marks: tuple[tuple[str, ...], ...] = ()
+    inner_markers: frozenset[str] = frozenset()
+    """Markers that a reader looks for inside a call."""
     reasoning: str | None = None
     """The reasoning format that comes with it, where one cannot be without the other."""
     spell: Speller = spell_json
