@@ -502,6 +502,11 @@ class LlamaEngine:
                     retry_after=self._retry_after(),
                 ),
             )
+        for sequence in plan.stuck:
+            self._fail(
+                self._generations[sequence.number],
+                EngineFailed("The engine has too few cells for this sequence."),
+            )
         if not plan.works:
             return
         decoding = time.thread_time(), self._totals.decode_seconds

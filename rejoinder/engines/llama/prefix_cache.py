@@ -186,11 +186,14 @@ class PrefixCache:
             found = self._match(child, tokens, hold.shared, limit)
             if not child.resident and not self._restore(child, now):
                 break
-            assert child.memory_id is not None
-            self._memory.copy(child.memory_id, sequence_id, child.start, child.start + found)
-            self._enter(hold, child)
-            hold.shared += found
-            if found < len(child.tokens):
+            part = self._split(child, child.start + found, now)
+            if part is None:
+                break
+            assert part.memory_id is not None
+            self._memory.copy(part.memory_id, sequence_id, part.start, part.end)
+            self._enter(hold, part)
+            hold.shared = part.end
+            if part is not child:
                 break
         hold.length = hold.shared
         return hold
@@ -216,20 +219,15 @@ class PrefixCache:
         sequence id for a node the rest stays private.
         """
         written = 0
-        self._settle(hold)
+        self._narrow(hold, now)
         while hold.shared < upto:
             node = hold.node
             if hold.shared < node.end:
                 # What another sequence put here meanwhile is shared instead of kept twice.
                 found = self._match_from(node, tokens, hold.shared, upto)
                 self._share(hold, node, hold.shared + found)
-                if hold.shared == upto or hold.shared == node.end:
-                    continue
-                upper = self._split(node, hold.shared, now)
-                if upper is None:
+                if not self._narrow(hold, now):
                     break
-                node.refs -= 1
-                hold.node = upper
                 continue
             child = node.children.get(tokens[hold.shared])
             if child is not None:
@@ -241,24 +239,22 @@ class PrefixCache:
             if not added:
                 break
             written += added if keep else 0
+        self._narrow(hold, now)
         if keep:
             for node in hold.node.above():
-                node.keep = node.keep or node.end <= upto
+                if not node.keep and node.end <= upto:
+                    node.keep = True
+                    written += len(node.tokens)
         return written
 
-    def pin(self, hold: Hold, until: float, now: float) -> None:
-        """Keeps the prefix that the hold shares until then, as far as the bound allows."""
-        self._settle(hold)
-        node = hold.node
-        if node.parent is None:
-            return
-        if node.end > hold.shared:
-            upper = self._split(node, hold.shared, now)
-            if upper is None:
-                return
-            node.refs -= 1
-            hold.node = node = upper
-        node.pinned_until = max(node.pinned_until, until)
+    def pin(self, hold: Hold, length: int, until: float, now: float) -> None:
+        """Keeps the first `length` tokens, which are shared, as far as the bound allows."""
+        for node in hold.node.above():
+            if node.start < length <= node.end:
+                part = self._split(node, length, now)
+                if part is not None:
+                    part.pinned_until = max(part.pinned_until, until)
+                break
         pinned = [n for n in self._nodes if n.pinned_until > now]
         pinned.sort(key=lambda n: n.last_used)
         while pinned and self._num_pinned(now) > self.num_cells // 2:
@@ -308,11 +304,21 @@ class PrefixCache:
         child.last_used = self._uses
         hold.node = child
 
-    def _settle(self, hold: Hold) -> None:
-        """After a split above it, a hold may name a node that it does not reach into."""
-        while hold.node.parent is not None and hold.node.start >= hold.shared:
-            hold.node.refs -= 1
-            hold.node = hold.node.parent
+    def _narrow(self, hold: Hold, now: float) -> bool:
+        """Lets a hold pass through no more of its last node than it shares: what it does not use
+        must not be kept by it."""
+        node = hold.node
+        while node.parent is not None and node.start >= hold.shared:
+            node.refs -= 1  # it was split above
+            hold.node = node = node.parent
+        if node.parent is None or hold.shared >= node.end:
+            return True
+        upper = self._split(node, hold.shared, now)
+        if upper is None:
+            return False
+        node.refs -= 1
+        hold.node = upper
+        return True
 
     @staticmethod
     def _match_from(node: _Node, tokens: Tokens[int], position: int, limit: int) -> int:
@@ -363,8 +369,11 @@ class PrefixCache:
         return len(tokens)
 
     def _split(self, node: _Node, at: int, now: float) -> _Node | None:
-        """Cuts a node in two and returns the upper half; the lower keeps its identity."""
-        assert node.parent is not None and node.start < at < node.end
+        """Cuts a node in two and returns the part that ends at `at`: the upper half, while the
+        lower keeps its identity. None without a sequence id for it."""
+        assert node.parent is not None and node.start < at <= node.end
+        if at == node.end:
+            return node
         node.refs += 1  # not to be evicted for the id that its half needs
         memory_id = self._take_id(now)
         node.refs -= 1

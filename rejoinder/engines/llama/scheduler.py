@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rejoinder.engines.llama.prefix_cache import PrefixCache, common_prefix
 from rejoinder.engines.llama.sequence import RANKS, Phase, Sequence
+from rejoinder.types import Prompt
 
 __all__ = ["Plan", "Scheduler", "Work"]
 
@@ -31,6 +32,10 @@ MIN_SHARED_TOKENS = 8
 
 PIN_SECONDS = 1800.0
 """How long a breakpoint or a cache key keeps its prefix after its last use (contract 4.6)."""
+
+KEPT_BREAKPOINTS = 4
+MATCHED_BREAKPOINTS = 80
+"""How many of a prompt's breakpoints, the latest ones, are kept and looked for (contract 4.6)."""
 
 GROWTH_TOKENS = 16
 """Cells left to each running sequence when another is admitted, so that it can go on a while."""
@@ -56,6 +61,8 @@ class Plan:
     works: list[Work] = field(default_factory=list)
     expired: list[Sequence] = field(default_factory=list)
     """Flex sequences that waited for longer than their bound; they never started."""
+    stuck: list[Sequence] = field(default_factory=list)
+    """Sequences that cannot go on, alone with all cells."""
 
 
 class Scheduler:
@@ -168,7 +175,7 @@ class Scheduler:
         return late
 
     def _admit(self, now: float) -> None:
-        if not self.num_waiting:
+        if not self.num_waiting or not self._may_admit(now):
             return
         for sequence in list(self._candidates(now)):
             if not self._free_ids and not self._make_place(sequence, now):
@@ -182,6 +189,13 @@ class Scheduler:
             if not self._fits(sequence, found, now):
                 break
             self._start(sequence, limit, now)
+
+    def _may_admit(self, now: float) -> bool:
+        """A quick look, since this is asked at each step: is there a place, or one to be made?"""
+        if self._free_ids or self._aged_without_place(now) is not None:
+            return True
+        best = min(rank for rank, queue in self._waiting.items() if queue)
+        return any(s.rank > best for s in self.running)
 
     def _candidates(self, now: float) -> Iterator[Sequence]:
         """Waiting sequences, best first. An aged one of a lower tier goes before everybody while
@@ -230,7 +244,8 @@ class Scheduler:
         if not prompt.cache_explicit or sequence.started or self._has_sibling(sequence):
             return limit
         found = self.cache.peek(prompt.cache_salt, sequence.tokens, limit)
-        return max((b for b in prompt.cache_breakpoints if 0 < b <= found), default=0)
+        looked_at = sorted(set(prompt.cache_breakpoints))[-MATCHED_BREAKPOINTS:]
+        return max((b for b in looked_at if 0 < b <= found), default=0)
 
     def _has_sibling(self, sequence: Sequence) -> bool:
         """Choices of one request have the same prompt object; they share in every mode."""
@@ -248,7 +263,7 @@ class Scheduler:
             ):
                 end = min(leader.prompt_length, len(sequence.tokens) - 1)
                 shared = common_prefix(leader.prompt.token_ids, prompt.token_ids, 0, end)
-                if shared >= found + MIN_SHARED_TOKENS and leader.num_computed < shared:
+                if shared >= MIN_SHARED_TOKENS and shared > max(found, leader.num_computed):
                     return True
         return False
 
@@ -347,7 +362,8 @@ class Scheduler:
                 self.preempt(self._worst(self.running), now)
             self._plan_prefill(best, plan, self.batch_size, now)
             if len(self.running) == 1 and not plan.works:
-                raise AssertionError("one sequence alone must fit")
+                self.remove(best, now)
+                plan.stuck.append(best)
 
     # -------------------------------------------------------- preemption
 
@@ -389,16 +405,27 @@ class Scheduler:
         hold, prompt = sequence.hold, sequence.prompt
         assert hold is not None
         done = min(hold.length, sequence.prompt_length)
+        points = _points_to_keep(prompt)
         written = 0
-        for point in sorted(set(prompt.cache_breakpoints)):
+        for point in points:
             if hold.shared < point <= done:
                 written += self.cache.publish(hold, sequence.tokens, point, now, keep=True)
-                self.cache.pin(hold, now + PIN_SECONDS, now)
         if hold.shared < done:
             keep = not prompt.cache_explicit
             written += self.cache.publish(hold, sequence.tokens, done, now, keep=keep)
-            if prompt.cache_key and keep and done == sequence.prompt_length:
-                self.cache.pin(hold, now + PIN_SECONDS, now)
+        if done == sequence.prompt_length:
+            for point in points:
+                self.cache.pin(hold, point, now + PIN_SECONDS, now)
         counts = sequence.counts
         most = sequence.prompt_length - counts.cached_tokens
         counts.cache_write_tokens = min(most, counts.cache_write_tokens + written)
+
+
+def _points_to_keep(prompt: Prompt) -> list[int]:
+    """Lengths of the prefixes to pin. Implicit mode has one of its own, the prompt's end, which
+    is pinned for a cache key only: other prompts take their chance with the least recently used."""
+    points = sorted({b for b in prompt.cache_breakpoints if 0 < b <= len(prompt.token_ids)})
+    if prompt.cache_explicit:
+        return points[-KEPT_BREAKPOINTS:]
+    own = [len(prompt.token_ids)] if prompt.cache_key else []
+    return sorted({*points[-(KEPT_BREAKPOINTS - 1) :], *own})
