@@ -4,6 +4,7 @@ It must not know: how anything works; every command hands over to the module tha
 """
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -115,6 +116,175 @@ def models(
             return
         serving.print_models(serving.load_config(config), as_json=as_json)
     except (serving.CannotServe, ChatError) as error:
+        stop(str(error))
+
+
+@app.command()
+def check(
+    url: Annotated[str, typer.Argument(help="The server, e.g. http://127.0.0.1:8000/v1.")] = "",
+    model: Annotated[str, typer.Option("--model", "-m", help="The model to ask for.")] = "",
+    api_key: Annotated[str, typer.Option(envvar="REJOINDER_API_KEY")] = "",
+    dialect: Annotated[str, typer.Option(help="openai, deepinfra or auto.")] = "auto",
+    only: Annotated[str, typer.Option(help="Rules and sections, e.g. R95,tools.")] = "",
+    report: Annotated[str, typer.Option(help="text, json, junit or html.")] = "text",
+    output: Annotated[str, typer.Option("--output", "-o", help="A file for the report.")] = "",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="To the letter of the vendors' pages.")
+    ] = False,
+    warnings: Annotated[
+        bool, typer.Option("--fail-on-warning", help="Warnings fail the check too.")
+    ] = False,
+    concurrency: Annotated[int, typer.Option(help="Requests at once.")] = 8,
+    timeout: Annotated[float, typer.Option(help="Seconds for one request.")] = 120.0,
+    file: Annotated[str, typer.Option(help="A recorded stream instead of a server.")] = "",
+    request: Annotated[str, typer.Option(help="The request JSON of --file.")] = "",
+) -> None:
+    """Grade a chat-completions server, or a recorded stream, against the contract."""
+    from rejoinder.check.main import CheckOptions, main_check
+
+    choose("--dialect", dialect, ("auto", "openai", "deepinfra"))
+    choose("--report", report, ("text", "json", "junit", "html"))
+    options = CheckOptions(
+        url=url,
+        model=model,
+        api_key=api_key,
+        dialect=dialect,  # type: ignore[arg-type]
+        only=tuple(word for word in only.split(",") if word),
+        report=report,  # type: ignore[arg-type]
+        output=output,
+        mode="strict" if strict else "live",
+        fail_on="warning" if warnings else "error",
+        concurrency=concurrency,
+        timeout_seconds=timeout,
+        file=file,
+        request=request,
+    )
+    raise typer.Exit(main_check(options))
+
+
+def choose(option: str, value: str, known: tuple[str, ...]) -> None:
+    """Ends the command when an option has a value that it cannot have."""
+    if value not in known:
+        import difflib
+
+        near = difflib.get_close_matches(value, known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        stop(f"{option} is one of {', '.join(known)}, not '{value}'{hint}")
+
+
+# ---------------------------------------------------------------- keys and usage
+
+keys = typer.Typer(no_args_is_help=True, help="API keys in the database.")
+app.add_typer(keys, name="keys")
+
+
+@keys.command("create")
+def create_key(
+    account: Annotated[str, typer.Option(help="Who pays.")],
+    name: Annotated[str, typer.Option(help="A note for people.")] = "",
+    tier: Annotated[
+        list[str] | None, typer.Option(help="A tier it may use; may be repeated. Default: all.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model it may use; may be repeated. Default: all.")
+    ] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
+    budget_usd: Annotated[float | None, typer.Option(min=0)] = None,
+    budget_period: Annotated[str, typer.Option(help="day, month or total.")] = "total",
+    expires_in_days: Annotated[float | None, typer.Option(min=0)] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="May see the dashboard.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Make a key. It is shown once and stored hashed."""
+    import time
+    from decimal import Decimal
+
+    from rejoinder import admin as database
+    from rejoinder import serving
+    from rejoinder.service.accounts import ALL_TIERS
+    from rejoinder.service.keys import NewKey
+
+    for one in tier or ():
+        choose("--tier", one, ALL_TIERS)
+    choose("--budget-period", budget_period, ("day", "month", "total"))
+    new = NewKey(
+        account=account,
+        name=name,
+        tiers=tuple(tier) if tier else ALL_TIERS,  # type: ignore[arg-type]
+        models=tuple(model or ()),
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        budget_usd=None if budget_usd is None else Decimal(repr(budget_usd)),
+        budget_period=budget_period,  # type: ignore[arg-type]
+        admin=admin,
+        expires_at=None if expires_in_days is None else time.time() + expires_in_days * 86_400,
+    )
+    try:
+        database.create_key(serving.load_config(config), new)
+    except serving.CannotServe as error:
+        stop(str(error))
+
+
+@keys.command("list")
+def list_keys(
+    config: ConfigOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """List the keys that were made, without the keys themselves."""
+    from rejoinder import admin as database
+    from rejoinder import serving
+
+    try:
+        database.list_keys(serving.load_config(config), as_json=as_json)
+    except serving.CannotServe as error:
+        stop(str(error))
+
+
+@keys.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="The id that `keys list` shows.")],
+    config: ConfigOption = None,
+) -> None:
+    """Revoke a key; running servers notice within seconds."""
+    from rejoinder import admin as database
+    from rejoinder import serving
+
+    try:
+        database.revoke_key(serving.load_config(config), key_id)
+    except serving.CannotServe as error:
+        stop(str(error))
+
+
+@app.command()
+def usage(
+    by: Annotated[
+        str, typer.Option(help="account, key_id, model, day, tier, status; with commas.")
+    ] = "account,model",
+    since: Annotated[datetime | None, typer.Option(help="From this time on (UTC).")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Before this time (UTC).")] = None,
+    account: Annotated[str | None, typer.Option(help="Only this account.")] = None,
+    format: Annotated[str, typer.Option(help="table, csv or json.")] = "table",
+    config: ConfigOption = None,
+) -> None:
+    """Report tokens and cost from the ledger."""
+    from rejoinder import admin as database
+    from rejoinder import serving
+
+    groups = tuple(word.strip() for word in by.split(",") if word.strip())
+    for group in groups:
+        choose("--by", group, database.GROUPS)
+    choose("--format", format, ("table", "csv", "json"))
+    try:
+        database.print_usage(
+            serving.load_config(config),
+            group_by=groups,  # type: ignore[arg-type]
+            since=since,
+            until=until,
+            account=account,
+            format=format,  # type: ignore[arg-type]
+        )
+    except serving.CannotServe as error:
         stop(str(error))
 
 
