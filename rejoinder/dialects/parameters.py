@@ -133,7 +133,6 @@ def parameters_shape(profile: Profile) -> Shape:
         profile.rows(_table(profile)),
         required=("model", "messages"),
         lenient=profile.lenient,
-        advice=_advice(),
     )
 
 
@@ -195,15 +194,6 @@ def _table(profile: Profile) -> dict[str, ByDialect]:
         "chat_template_kwargs": (None, nullable(free_object)),
         "continue_final_message": (None, nullable(boolean)),
     }
-
-
-def _advice() -> dict[str, str]:
-    advice = (
-        ' The server\'s configuration key server.extra_parameters = "accept" lets'
-        " DeepInfra's parameters work in this dialect."
-    )
-    names = _table(Profile("deepinfra"))
-    return {name: advice for name, (openai, _) in names.items() if openai is None}
 
 
 # ---------------------------------------------------------------- shapes of single parameters
@@ -273,9 +263,9 @@ def _logit_bias(value: Json, ignored: Ignored) -> tuple[tuple[int, float], ...]:
         if type(bias) is not int and type(bias) is not float:
             raise wrong_type("an object whose values are numbers", bias)
         if bias > 100:
-            raise above_maximum(100, bias)
+            raise above_maximum("decimal", 100, bias)
         if bias < -100:
-            raise below_minimum(-100, bias)
+            raise below_minimum("decimal", -100, bias)
         biases[int(key)] = float(bias)
     return tuple(biases.items())
 

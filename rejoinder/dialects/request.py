@@ -26,6 +26,8 @@ from rejoinder.types import (
 
 _MAX_IGNORED = 32
 
+_ADVICE = ' A server whose configuration has server.extra_parameters = "accept" lets it through.'
+
 _shape_of: Callable[[Profile], Shape] = cache(parameters_shape)
 
 
@@ -34,6 +36,8 @@ def decode(body: bytes, profile: Profile, spell: SpellPath) -> DecodedRequest:
     try:
         return _decode(body, profile, spell)
     except Violation as violation:
+        if violation.code == "unknown_parameter":
+            violation.rest += _ADVICE
         raise violation.chat_error(spell) from None
 
 

@@ -46,9 +46,9 @@ def integer(low: int, high: int) -> Shape:
         if type(value) is not int:
             raise wrong_type("an integer", value)
         if value > high:
-            raise above_maximum(high, value)
+            raise above_maximum("integer", high, value)
         if value < low:
-            raise below_minimum(low, value)
+            raise below_minimum("integer", low, value)
         return value
 
     return shape
@@ -61,11 +61,11 @@ def number(low: float, high: float, *, above: float | None = None) -> Shape:
         if type(value) is not float and type(value) is not int:
             raise wrong_type("a number", value)
         if value > high:
-            raise above_maximum(high, value)
+            raise above_maximum("decimal", high, value)
         if value < low:
-            raise below_minimum(low, value)
+            raise below_minimum("decimal", low, value)
         if above is not None and value <= above:
-            raise below_minimum(above, value, sign=">")
+            raise below_minimum("decimal", above, value, sign=">")
         return float(value)
 
     return shape
@@ -181,16 +181,13 @@ def fields(
     required: tuple[str, ...] = (),
     names: Mapping[str, str] | None = None,
     lenient: bool = False,
-    advice: Mapping[str, str] | None = None,
 ) -> Shape:
     """An object: one row a key. The values that are set become the keyword arguments of `make`.
 
     Of several faults types come first, then missing keys, then the rest (A34). `names`: keyword
-    arguments that are not called like their key. `lenient`: unknown keys are ignored and listed;
-    otherwise they are faults, with the advice of `advice` for those of them that it has.
+    arguments that are not called like their key. `lenient`: unknown keys are ignored and listed.
     """
     table = {key: ((names or {}).get(key, key), shape) for key, shape in rows.items()}
-    advices = advice or {}
 
     def shape(value: Json, ignored: Ignored) -> Any:
         if type(value) is not dict:
@@ -205,7 +202,7 @@ def fields(
                     ignored.append((key,))
                     mark += 1
                 else:
-                    faults.append(unknown(key, advices.get(key, "")))
+                    faults.append(unknown(key))
                 continue
             name, of = row
             try:

@@ -5,7 +5,7 @@ its key. A dialect spells the path and picks the status. This module must not kn
 """
 
 from collections.abc import Callable, Collection
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from rejoinder.errors import ChatError, InvalidParameter, InvalidRequest
 from rejoinder.types import Json
@@ -95,8 +95,8 @@ def missing(key: str) -> Violation:
     )
 
 
-def unknown(key: str, advice: str = "") -> Violation:
-    return Violation("unknown_parameter", f".{advice}", lead="Unknown parameter:", path=(key,))
+def unknown(key: str) -> Violation:
+    return Violation("unknown_parameter", ".", lead="Unknown parameter:", path=(key,))
 
 
 def not_one_of(allowed: Collection[str], value: Json) -> Violation:
@@ -108,8 +108,10 @@ def not_one_of(allowed: Collection[str], value: Json) -> Violation:
     )
 
 
-def above_maximum(bound: int | float, value: int | float) -> Violation:
-    kind = "integer" if type(value) is int and type(bound) is int else "decimal"
+NumberKind = Literal["integer", "decimal"]
+
+
+def above_maximum(kind: NumberKind, bound: float, value: float) -> Violation:
     return Violation(
         f"{kind}_above_max_value",
         f": {kind} above maximum value. Expected a value <= {bound}, "
@@ -118,8 +120,7 @@ def above_maximum(bound: int | float, value: int | float) -> Violation:
     )
 
 
-def below_minimum(bound: int | float, value: int | float, *, sign: str = ">=") -> Violation:
-    kind = "integer" if type(value) is int and type(bound) is int else "decimal"
+def below_minimum(kind: NumberKind, bound: float, value: float, *, sign: str = ">=") -> Violation:
     return Violation(
         f"{kind}_below_min_value",
         f": {kind} below minimum value. Expected a value {sign} {bound}, "

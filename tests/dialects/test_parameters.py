@@ -80,7 +80,7 @@ PENALTY_BAD: list[tuple[Any, ...]] = [
     (True, TYPE),
     (-2.01, DEC_MIN),
     (2.01, DEC_MAX),
-    (3, INT_MAX),
+    (3, DEC_MAX),
 ]
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {}, "a": {}}}
 
@@ -134,7 +134,7 @@ TABLE: dict[str, Row] = {
         None,
         Side(
             [(0, 0.0), (2, 2.0), (1.5, 1.5)],
-            [("hot", TYPE), (True, TYPE), (-0.1, DEC_MIN), (2.1, DEC_MAX), (-1, INT_MIN)],
+            [("hot", TYPE), (True, TYPE), (-0.1, DEC_MIN), (2.1, DEC_MAX), (-1, DEC_MIN)],
         ),
         Side([(0, 0.0), (2, 2.0)], [("1", TYPE), (-0.1, DEC_MIN), (2.1, DEC_MAX)], null=False),
     ),
@@ -144,7 +144,7 @@ TABLE: dict[str, Row] = {
         Side([(0, 0.0), (1, 1.0)], [("1", TYPE), (-0.1, DEC_MIN), (1.1, DEC_MAX)]),
         Side(
             [(1, 1.0), (0.01, 0.01)],
-            [("1", TYPE), (0, INT_MIN), (0.0, DEC_MIN), (1.1, DEC_MAX)],
+            [("1", TYPE), (0, DEC_MIN), (0.0, DEC_MIN), (1.1, DEC_MAX)],
             null=False,
         ),
     ),
@@ -407,7 +407,7 @@ TABLE: dict[str, Row] = {
                 ({"9" * 11: 1}, None),
                 ({"1": "x"}, TYPE),
                 ({"1": True}, TYPE),
-                ({"1": 101}, INT_MAX),
+                ({"1": 101}, DEC_MAX),
                 ({"1": -100.5}, DEC_MIN),
             ],
         ),
