@@ -1,7 +1,7 @@
 """The one strict JSON parse of a request body: a JSON object, or a clear error that says where.
 
 Refused: what RFC 8259 refuses, and lone surrogates, duplicate keys, NaN and Infinity, nesting
-deeper than 200. This module must not know: any parameter.
+deeper than 200, half a million brackets. This module must not know: any parameter.
 """
 
 import re
@@ -25,6 +25,9 @@ _REASONS = (
 
 _BOM = b"\xef\xbb\xbf"
 
+_MAX_BRACKETS = 500_000
+"""No prompt is that long; a body of empty objects would hold the process for seconds."""
+
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\],:]', re.DOTALL)
 _MAX_TOKENS = 100_000
 
@@ -35,6 +38,8 @@ def parse_object(body: bytes) -> JsonObject:
         raise _unreadable("it is empty", ())
     if body.startswith(_BOM):
         raise _unreadable("it starts with a byte order mark", ())
+    if len(body) > _MAX_BRACKETS and body.count(b"{") + body.count(b"[") > _MAX_BRACKETS:
+        raise _unreadable(f"it has more than {_MAX_BRACKETS} opening brackets", ())
     try:
         value = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
@@ -56,7 +61,8 @@ def _explain(body: bytes, text: str) -> Violation:
     for _ in range(line - 1):
         start = body.find(b"\n", start) + 1
     where = f"{clean(reason, 200)} (line {line}, column {column})"
-    return _unreadable(where, path_at(body[: max(0, start + column - 1)]))
+    path = path_at(body[: max(0, start + column - 1)])
+    return _unreadable(where, path if path and isinstance(path[0], str) else ())
 
 
 def _unreadable(reason: str, path: Path) -> Violation:

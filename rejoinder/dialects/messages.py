@@ -25,6 +25,7 @@ from rejoinder.dialects.shapes import (
     tagged,
     text,
     unheeded,
+    unused,
 )
 from rejoinder.dialects.violation import (
     Violation,
@@ -210,7 +211,7 @@ def _assistant(profile: Profile) -> Shape:
         "function_call": (nullable(legacy), None),
         "audio": (nullable(refused(audio, lambda: unsupported_parameter(NO_AUDIO))), None),
         # What our own answers carry, and clients send back as it is.
-        "annotations": (nullable(array(anything)), None),
+        "annotations": (nullable(unused(array(anything))), None),
         "cache_control": (None, nullable(cache_control)),
     }
 

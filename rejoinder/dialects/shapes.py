@@ -118,6 +118,15 @@ def anything(value: Json, ignored: Ignored) -> None:
     """Accepted in any form, and of no consequence."""
 
 
+def unused(shape: Shape) -> Shape:
+    """A value that is checked, and of no consequence."""
+
+    def check(value: Json, ignored: Ignored) -> None:
+        shape(value, ignored)
+
+    return check
+
+
 def refused(shape: Shape, violation: Callable[[], Violation]) -> Shape:
     """A value that is first checked, then refused because nothing here can honour it."""
 
