@@ -77,7 +77,11 @@ class RemoteModerator:
                 headers={**self._headers, "Content-Type": "application/json"},
                 allow_redirects=False,
             ) as response:
-                data = await response.content.read(_MAX_ANSWER_BYTES)
+                data = bytearray()
+                async for chunk in response.content.iter_any():
+                    data += chunk
+                    if len(data) > _MAX_ANSWER_BYTES:
+                        raise ModerationUnavailable("The moderation endpoint's answer is too long.")
                 if response.status != 200:
                     raise ModerationUnavailable(
                         f"The moderation endpoint answered {response.status}."

@@ -24,11 +24,20 @@ class Endpoint:
         self.status = 200
         self.body: bytes = b"{}"
         self.delay = 0.0
+        self.pieces = 0
+        """Bytes a write; 0: all at once."""
         self.asked: list[tuple[dict[str, str], object]] = []
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((dict(request.headers), msgspec.json.decode(await request.read())))
         await asyncio.sleep(self.delay)
+        if self.pieces:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for start in range(0, len(self.body), self.pieces):
+                await response.write(self.body[start : start + self.pieces])
+                await asyncio.sleep(0.001)
+            return response
         headers = {"Location": "/elsewhere"} if self.status == 302 else {}
         return web.Response(
             status=self.status, body=self.body, content_type="application/json", headers=headers
@@ -80,6 +89,18 @@ async def test_texts_are_scored_in_order(endpoint: Endpoint, moderator: RemoteMo
     assert bad.category_scores == {"hate": 0.9, "violence": 0.1}
     assert bad.category_applied_input_types == {"hate": ["text"], "violence": ["text", "image"]}
     assert good.category_applied_input_types == {"hate": ["text"]}
+
+
+async def test_an_answer_in_pieces(endpoint: Endpoint, moderator: RemoteModerator) -> None:
+    endpoint.gives({"flagged": True, "categories": {"hate": True}})
+    endpoint.pieces = 9
+    assert (await moderator.moderate(["x"])).results[0].flagged
+
+
+async def test_an_answer_without_end(endpoint: Endpoint, moderator: RemoteModerator) -> None:
+    endpoint.body = b" " * 6_000_000
+    with pytest.raises(ModerationUnavailable, match="too long"):
+        await moderator.moderate(["x"])
 
 
 async def test_an_empty_text_is_not_sent(endpoint: Endpoint, moderator: RemoteModerator) -> None:
