@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry
 
 from rejoinder.config import StoreConfig
 
@@ -231,7 +231,9 @@ def _create_engine(url: URL) -> AsyncEngine:
         return create_async_engine(
             url, pool_pre_ping=True, pool_size=5, max_overflow=10, hide_parameters=True
         )
-    pool: dict[str, Any] = {"poolclass": StaticPool} if _in_memory(url) else {}
+    pool: dict[str, Any] = {}
+    if _in_memory(url):  # one connection is the database; who wants it waits for it
+        pool = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0}
     engine = create_async_engine(url, hide_parameters=True, **pool)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
