@@ -14,10 +14,10 @@ from msgspec import Struct
 BLOCK_TOKENS = 64
 """Tokens of the first blocks of a prompt. It need not be the engine's own block size."""
 
-TIERS = ((1, 16), (4, 256), (16, 16_384))
-"""(stride, end of the tier in first-tier blocks): later blocks are longer and hashed by every
-4th, then every 16th token, so that a decision on a long prompt stays cheap. Prompts that differ
-only in tokens between are taken for equal until a replica reports what it really had."""
+TIERS = ((1, 1, 8), (4, 8, 256), (16, 32, 16_384))
+"""(length, stride, end of the tier), the first and last in first-tier blocks: later blocks are
+longer and hashed by every 8th, then every 32nd token, so that a decision on a long prompt stays
+cheap. Prompts that differ only in tokens between are taken for equal, which costs a cache miss."""
 
 MAX_BLOCKS = 16_384
 """Blocks remembered of each replica; the least recently used are forgotten first."""
@@ -232,8 +232,8 @@ def _rendezvous(key: str, replica: str) -> bytes:
 def _spans(block_tokens: int) -> Iterator[tuple[int, int, int]]:
     """(start, end, stride) of every block."""
     start = 0
-    for stride, end_of_tier in TIERS:
-        size = block_tokens * stride
+    for length, stride, end_of_tier in TIERS:
         while start < end_of_tier * block_tokens:
-            yield start, start + size, stride
-            start += size
+            end = start + length * block_tokens
+            yield start, end, stride
+            start = end

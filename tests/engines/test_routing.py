@@ -57,8 +57,8 @@ def test_long_prompts_are_hashed_more_coarsely_and_found_again() -> None:
     match = index.match("s", long)
     assert match.tokens["a"] > 4900 and match.tokens["b"] == 0
     assert len(match.hashes) < 5000 / 4 / 3
-    changed = (*long[:2000], 5, *long[2001:])
-    assert index.match("s", changed).tokens["a"] >= 1984
+    changed = (*long[:1984], 5000, *long[1985:])
+    assert index.match("s", changed).tokens["a"] == 1984
 
 
 def test_a_cleared_or_removed_replica_has_nothing() -> None:
@@ -89,14 +89,14 @@ def test_fewer_cached_tokens_than_expected_make_the_memory_shorter() -> None:
         put(index, "a", "s", tuple(range(start, start + 40)))
     before = len(index)
     match = index.match("s", tuple(range(3960, 4000)))
-    assert match.tokens == {"a": 40}
+    assert match.tokens == {"a": 32}
     index.correct("a", match, cached_tokens=0)
     assert len(index) < before
     for _ in range(200):
         index.correct("a", match, cached_tokens=0)
     assert len(index) == MIN_BLOCKS
     for _ in range(200):
-        index.correct("a", match, cached_tokens=40)
+        index.correct("a", match, cached_tokens=32)
     for start in range(0, 4000, 40):
         put(index, "a", "s", tuple(range(start, start + 40)))
     assert len(index) == before
@@ -127,14 +127,15 @@ def test_prompts_shorter_than_a_block(tokens: tuple[int, ...]) -> None:
 
 
 class Index(RuleBasedStateMachine):
-    """Against sets of prefixes. Few tokens, so that prefixes are really shared."""
+    """Against sets of prefixes. Few tokens, so that prefixes are really shared, and all of them
+    in the first tier, which is hashed to the token."""
 
     def __init__(self) -> None:
         super().__init__()
         self.index = index_of(*REPLICAS, block_tokens=2, max_blocks=10_000)
         self.known: dict[str, set[tuple[str, tuple[int, ...]]]] = {r: set() for r in REPLICAS}
 
-    tokens = st.lists(st.integers(0, 1), max_size=14).map(tuple)
+    tokens = st.lists(st.integers(0, 1), max_size=8).map(tuple)
     salts = st.sampled_from(["s", "t"])
     names = st.sampled_from(REPLICAS)
 
