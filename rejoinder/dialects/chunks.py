@@ -182,6 +182,7 @@ class ChunkDecoder:
         "_ended",
         "_first_index",
         "_fragments",
+        "_head",
         "_last_index",
         "_max_calls",
         "_model",
@@ -233,6 +234,7 @@ class ChunkDecoder:
         self._num_open = 0
         self._first_index: int | None = None
         self._last_index = 0
+        self._head = Started(model=model)
         self._started = False
         self._ended = False
         self._unary = False
@@ -468,12 +470,17 @@ class ChunkDecoder:
             if not usage[1]:
                 self._deviate("usage_place", "")
             self._usage.feed(usage[0])
-        if new and not self._started:
-            self._started = True
-            events.append(self._start(chunk))
+        if not self._started and choices:
+            self._head = self._heading(chunk)
+            if new:
+                self._started = True
+                events.append(self._head)
         events += new
 
-    def _start(self, chunk: JsonObject) -> Started:
+    def _heading(self, chunk: JsonObject) -> Started:
+        """What the provider says of the answer as a whole; some say it in the first chunk only."""
+        if self._head.model != self._model and not chunk.get("model"):
+            return self._head
         model, tier = chunk.get("model"), chunk.get("service_tier")
         fingerprint = chunk.get("system_fingerprint")
         return Started(
@@ -745,7 +752,7 @@ class ChunkDecoder:
         new += [Finished(i, reason) for i, reason in enumerate(reasons)]
         if not self._started:
             self._started = True
-            events.append(Started(model=self._model))
+            events.append(self._head)
         self._ended = True
         self._plain.clear()
         events += new

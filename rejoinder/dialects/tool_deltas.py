@@ -218,7 +218,8 @@ class CallAssembler:
     def _at_index(self, here: _Call, index: int | None, name: str, fragment: str) -> _Call:
         if not name or here.dropped:
             return here
-        another = name != here.name and (bool(here.fragments) or here.number is not None)
+        opened = bool(here.fragments) or here.number is not None
+        another = bool(here.name) and name != here.name and opened
         again = here.has_ended() and bool(fragment) and not _same(here, fragment)
         if another or again:
             self._deviate("call_index_reused", str(index))
@@ -253,15 +254,23 @@ class CallAssembler:
 
     def _take_fragment(self, call: _Call, fragment: str) -> None:
         function = call.kind == "function"
-        if function and not call.fragments and fragment == "{}":
-            call.placeholder = True  # a call without arguments, or the opening of one with them
-            return
+        if function and not call.fragments:
+            if fragment == "{}" and not call.placeholder:
+                call.placeholder = True  # all there is, or the opening of a call with arguments
+                return
+            if call.placeholder and not fragment.lstrip().startswith("{"):
+                self._append(call, "{}")
         if function and _same(call, fragment):
             self._deviate("arguments_repeated", call.name)
             return
-        if call.closed:
-            self._deviate("calls_interleaved", "fragment of a call that had ended")
-            return
+        if call is not self._calls[-1]:
+            self._deviate("calls_interleaved", call.name)
+            if call.closed:
+                return  # nothing belongs after the end of an object
+        self._append(call, fragment)
+
+    @staticmethod
+    def _append(call: _Call, fragment: str) -> None:
         call.fragments.append(fragment)
         call.num_chars += len(fragment)
 
@@ -304,9 +313,6 @@ class CallAssembler:
             if self._front + 1 == len(calls):
                 return
             if call.number is None or not call.has_ended():
-                if len(calls) == self._front + 2 and not calls[-1].fragments:
-                    return
-                self._deviate("calls_interleaved", str(self._front))
                 return
             self._complete(call, out)
             call.closed = True
