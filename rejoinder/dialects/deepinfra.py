@@ -12,7 +12,6 @@ from rejoinder.dialects import encoding, request
 from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
 from rejoinder.dialects.encoding import json_text
 from rejoinder.dialects.profile import Profile
-from rejoinder.dialects.violation import Path
 from rejoinder.errors import ChatError, InvalidParameter, QuotaExceeded
 from rejoinder.events import (
     ContentDelta,
@@ -42,17 +41,12 @@ _STATUS_OF: dict[type[ChatError], int] = {InvalidParameter: 422, QuotaExceeded: 
 _PROFILE = Profile("deepinfra")
 
 
-def spell_path(path: Path) -> str:
-    """`messages.3.content`"""
-    return ".".join(map(str, path))
-
-
 class DeepInfra:
     name = "deepinfra"
     impossible: Literal["refuse", "adapt"] = "adapt"
 
     def decode_request(self, body: bytes, policy: RequestPolicy) -> DecodedRequest:
-        return request.decode(body, _PROFILE, spell_path)
+        return request.decode(body, _PROFILE)
 
     def chunk_encoder(
         self, options: AnswerOptions, policy: RequestPolicy, padding: Callable[[], str]

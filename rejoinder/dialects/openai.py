@@ -10,7 +10,6 @@ from rejoinder.dialects import encoding, request
 from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
 from rejoinder.dialects.encoding import encode, json_text
 from rejoinder.dialects.profile import Profile
-from rejoinder.dialects.violation import Path
 from rejoinder.errors import ChatError
 from rejoinder.events import (
     ContentDelta,
@@ -36,17 +35,6 @@ from rejoinder.types import (
 )
 
 
-def spell_path(path: Path) -> str:
-    """`messages[3].content`"""
-    spelled = ""
-    for step in path:
-        if isinstance(step, int):
-            spelled += f"[{step}]"
-        else:
-            spelled += f".{step}" if spelled else step
-    return spelled
-
-
 class OpenAI:
     name = "openai"
     impossible: Literal["refuse", "adapt"] = "refuse"
@@ -57,7 +45,7 @@ class OpenAI:
             extras=policy.extra_parameters == "accept",
             reasoning=policy.openai_reasoning == "reasoning_content",
         )
-        return request.decode(body, profile, spell_path)
+        return request.decode(body, profile)
 
     def chunk_encoder(
         self, options: AnswerOptions, policy: RequestPolicy, padding: Callable[[], str]

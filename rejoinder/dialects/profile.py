@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, TypeVar
 from msgspec import Struct
 
 from rejoinder.dialects.shapes import Shape
+from rejoinder.dialects.violation import Path
 
 T = TypeVar("T")
 
@@ -37,6 +38,13 @@ class Profile(Struct, frozen=True):
 
     def pick(self, openai: T, deepinfra: T) -> T:
         return deepinfra if self.is_deepinfra else openai
+
+    def spell(self, path: Path) -> str:
+        """`messages[3].content` in OpenAI's dialect, `messages.3.content` in DeepInfra's."""
+        if self.is_deepinfra:
+            return ".".join(map(str, path))
+        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
+        return "".join(steps).removeprefix(".")
 
     def rows(self, table: Mapping[str, ByDialect]) -> dict[str, Shape]:
         """The rows that this profile knows. A row of both dialects is read as its own says."""

@@ -11,7 +11,7 @@ from rejoinder.dialects.messages import check_tool_answers, mentions_json, moder
 from rejoinder.dialects.parameters import Parameters, parameters_shape
 from rejoinder.dialects.profile import Profile
 from rejoinder.dialects.shapes import Ignored, Shape
-from rejoinder.dialects.violation import MAX_PARAM, SpellPath, Violation, clean
+from rejoinder.dialects.violation import MAX_PARAM, Violation, clean
 from rejoinder.types import (
     AnswerOptions,
     AssistantMessage,
@@ -31,17 +31,17 @@ _ADVICE = ' A server whose configuration has server.extra_parameters = "accept" 
 _shape_of: Callable[[Profile], Shape] = cache(parameters_shape)
 
 
-def decode(body: bytes, profile: Profile, spell: SpellPath) -> DecodedRequest:
-    """Raises a ChatError that names the parameter as `spell` writes its path."""
+def decode(body: bytes, profile: Profile) -> DecodedRequest:
+    """Raises a ChatError that names the parameter."""
     try:
-        return _decode(body, profile, spell)
+        return _decode(body, profile)
     except Violation as violation:
         if violation.code == "unknown_parameter":
             violation.rest += _ADVICE
-        raise violation.chat_error(spell) from None
+        raise violation.chat_error(profile.spell) from None
 
 
-def _decode(body: bytes, profile: Profile, spell: SpellPath) -> DecodedRequest:
+def _decode(body: bytes, profile: Profile) -> DecodedRequest:
     ignored: Ignored = []
     parameters: Parameters = _shape_of(profile)(parse_object(body), ignored)
     for rule in _RULES[profile.dialect]:
@@ -49,7 +49,7 @@ def _decode(body: bytes, profile: Profile, spell: SpellPath) -> DecodedRequest:
     return DecodedRequest(
         chat=_chat(parameters, profile),
         answer=_answer(parameters, profile),
-        ignored=tuple(_header_text(spell(path)) for path in ignored[:_MAX_IGNORED]),
+        ignored=tuple(_header_text(profile.spell(path)) for path in ignored[:_MAX_IGNORED]),
     )
 
 
