@@ -292,7 +292,7 @@ class Exchange:
 class Chunk:
     """The JSON object of a chunk, or of a unary body (then `frame` is None)."""
 
-    __slots__ = ("choices", "frame", "json")
+    __slots__ = ("_values", "choices", "frame", "json")
 
     def __init__(self, frame: Frame | None, value: Json) -> None:
         self.frame = frame
@@ -302,6 +302,14 @@ class Chunk:
             for position, choice in enumerate(as_list(self.json.get("choices")))
             if isinstance(choice, dict)
         ]
+        self._values: list[tuple[str, Json]] | None = None
+
+    @property
+    def values(self) -> list[tuple[str, Json]]:
+        """Every value below, with its path."""
+        if self._values is None:
+            self._values = list(walk(self.json))
+        return self._values
 
 
 class ChoiceChunk:
@@ -433,6 +441,17 @@ def split_frames(body: bytes) -> Iterator[Frame]:
 
 
 # ---------------------------------------------------------------- untrusted JSON
+
+
+def walk(value: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """Every value, with its path: `choices[0].delta.content`."""
+    yield path, value
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from walk(child, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for position, child in enumerate(value):
+            yield from walk(child, f"{path}[{position}]")
 
 
 def parse_json(text: str) -> tuple[Json, str]:

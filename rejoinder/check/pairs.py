@@ -4,7 +4,7 @@ Must not know: particular rules.
 """
 
 from rejoinder.check.exchange import Exchange
-from rejoinder.check.probes import UNARY, UNARY_AGAIN
+from rejoinder.check.probes import SEEDED, SEEDED_AGAIN, UNARY, UNARY_AGAIN
 from rejoinder.check.rule import Evidence, Probe, Skipped
 
 
@@ -22,6 +22,12 @@ def require_repeatable(e: Evidence) -> None:
     """Raises Skipped unless the server gave the same answer to the same request twice."""
     if texts(e.answer(UNARY.name)) != texts(e.answer(UNARY_AGAIN.name)):
         raise Skipped("the same request with seed and temperature 0 gave two different answers")
+
+
+def require_seed(e: Evidence) -> None:
+    """Raises Skipped unless a seed makes a temperature repeatable."""
+    if texts(e.answer(SEEDED.name)) != texts(e.answer(SEEDED_AGAIN.name)):
+        raise Skipped("the same seed gave two different answers")
 
 
 def both(e: Evidence, first: Probe, second: Probe) -> tuple[Exchange, Exchange]:

@@ -62,6 +62,12 @@ MANY_STREAMED = Probe(
     name="n=3, streamed", body={"n": 3, "temperature": 1, "seed": 7, **STREAM, **USAGE}
 )
 
+SEEDED = Probe(name="seeded", body={"temperature": 1, "seed": 11})
+SEEDED_AGAIN = Probe(
+    name="seeded again", body={"temperature": 1, "seed": 11, "user": "rejoinder-check"}
+)
+OTHER_SEED = Probe(name="another seed", body={"temperature": 1, "seed": 12})
+
 SHORT = Probe(name="limit of 3", body={LIMIT: 3, **FIXED})
 SHORT_STREAMED = Probe(name="limit of 3, streamed", body={LIMIT: 3, **FIXED, **STREAM, **USAGE})
 

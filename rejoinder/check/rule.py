@@ -4,7 +4,7 @@ A rule looks at each exchange by itself (`on`), or at several that it names (`ne
 must not know: any particular rule, sockets, reports.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Literal, TypeAlias
 
@@ -245,17 +245,6 @@ def rules_of(module: ModuleType, group: str) -> tuple[Rule, ...]:
 
 
 # ---------------------------------------------------------------- what predicates share
-
-
-def walk(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Every value below, with its path: `choices[0].delta.content`."""
-    yield path, value
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield from walk(child, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list):
-        for position, child in enumerate(value):
-            yield from walk(child, f"{path}[{position}]")
 
 
 def at(where: Chunk | ChoiceChunk, message: str, level: Level = "rule") -> Problem:

@@ -7,17 +7,27 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rejoinder.check.exchange import Exchange, as_int, as_list, as_object, as_text, is_int
-from rejoinder.check.pairs import both, texts
+from rejoinder.check.pairs import both, require_seed, texts
 from rejoinder.check.probes import (
+    CONTINUOUS,
+    LOGPROBS,
+    LOGPROBS_STREAMED,
+    MANY,
+    MANY_STREAMED,
+    SEEDED,
+    SEEDED_AGAIN,
     SHORT,
     SHORT_STREAMED,
     STOPPED,
     STOPPED_STREAMED,
     STREAM_USAGE,
+    STREAMED,
+    TOOLS_STREAMED,
+    TOOLS_UNARY,
     UNARY,
     UNARY_AGAIN,
 )
-from rejoinder.check.rule import Evidence, Problem, Skipped, at, rule, walk, whole_rule
+from rejoinder.check.rule import Evidence, Problem, Skipped, at, rule, whole_rule
 from rejoinder.check.shapes import (
     D_ONLY,
     FINISH_REASONS,
@@ -60,7 +70,7 @@ def body_schema(x: Exchange) -> Iterable[Problem]:
     how="A walk over all values.",
 )
 def no_null_in_body(x: Exchange) -> Iterable[Problem]:
-    for path, value in walk(x.body):
+    for path, value in (pair for thing in x.objects for pair in thing.values):
         if value is None and "cache_control" not in path and not path.startswith("usage."):
             yield Problem(f"{path} is null")
 
@@ -418,26 +428,46 @@ _COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
     says="The same request with the same seed gives the same text, finish reasons and counters, "
     "streamed or not.",
     how="Pairs of requests at temperature 0 with a seed. Skipped where two unary answers differ.",
-    probes=(UNARY, UNARY_AGAIN, STREAM_USAGE, STOPPED, STOPPED_STREAMED, SHORT, SHORT_STREAMED),
+    probes=(
+        *(UNARY, UNARY_AGAIN, STREAMED, STREAM_USAGE, STOPPED, STOPPED_STREAMED),
+        *(SHORT, SHORT_STREAMED, TOOLS_UNARY, TOOLS_STREAMED, LOGPROBS, LOGPROBS_STREAMED),
+        *(CONTINUOUS, MANY, MANY_STREAMED, SEEDED, SEEDED_AGAIN),
+    ),
 )
 def unary_and_stream_agree(e: Evidence) -> Iterable[Problem]:
-    for first, second in (
-        (UNARY, STREAM_USAGE),
-        (STOPPED, STOPPED_STREAMED),
-        (SHORT, SHORT_STREAMED),
-    ):
+    judged = False
+    for first, second in _PAIRS:
         if e.find(first.name) is None or e.find(second.name) is None:
             continue
-        body, stream = both(e, first, second)
+        if first is MANY:
+            body, stream = e.answer(first.name), e.answer(second.name)
+            require_seed(e)
+        else:
+            body, stream = both(e, first, second)
+        judged = True
         if stream.complete:
             yield from _differences(body, stream)
+    if not judged:
+        raise Skipped("no request was answered both ways")
+
+
+_PAIRS = (
+    (UNARY, STREAMED),
+    (UNARY, STREAM_USAGE),
+    (UNARY, CONTINUOUS),
+    (STOPPED, STOPPED_STREAMED),
+    (SHORT, SHORT_STREAMED),
+    (TOOLS_UNARY, TOOLS_STREAMED),
+    (LOGPROBS, LOGPROBS_STREAMED),
+    (MANY, MANY_STREAMED),
+)
 
 
 def _differences(body: Exchange, stream: Exchange) -> Iterator[Problem]:
     names = ("content", "refusal", "reasoning_content", "finish_reason")
     for one, other in zip(texts(body), texts(stream), strict=False):
         for name, unary, streamed in zip(names, one, other, strict=True):
-            if unary != streamed and not (name == "refusal" and not unary and not streamed):
+            if unary != streamed and not (name == "finish_reason" and streamed is None):
                 message = f"{name} is {unary!r:.200} in the body, {streamed!r:.200} in the stream"
                 yield Problem(message, None, stream)
     if body.usage is not None and stream.usage is not None:

@@ -27,7 +27,7 @@ from rejoinder.check.probes import (
     UNARY,
     UNARY_AGAIN,
 )
-from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, at, rule, walk, whole_rule
+from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, at, rule, whole_rule
 from rejoinder.check.shapes import schema_faults
 
 _INDEX = re.compile(r"\[\d+\]")
@@ -62,7 +62,7 @@ def chunk_schema(x: Exchange) -> Iterable[Problem]:
 )
 def no_null_in_chunk(x: Exchange) -> Iterable[Problem]:
     for chunk in x.chunks:
-        for path, value in walk(chunk.json):
+        for path, value in chunk.values:
             if value is None and not plain(path).endswith(_D_NULL_ELSEWHERE):
                 level = "lenient" if path.endswith("finish_reason") else "rule"
                 yield at(chunk, f"{path} is null", level)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ _NULL_ELSEWHERE = re.compile("|".join(_REQUIRED) + r"|moderation\..*|error")
 
 def _nulls(x: Exchange) -> Iterator[tuple[Chunk, str, str]]:
     for chunk in x.chunks:
-        for path, value in walk(chunk.json):
+        for path, value in chunk.values:
             if value is None:
                 yield chunk, path, plain(path)
 

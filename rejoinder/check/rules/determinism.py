@@ -7,15 +7,9 @@ from collections.abc import Iterable
 
 from rejoinder.check.exchange import Exchange, as_list, as_object, as_text
 from rejoinder.check.pairs import texts
-from rejoinder.check.probes import LIMIT, MANY, MODELS
+from rejoinder.check.probes import LIMIT, MANY, MODELS, OTHER_SEED, SEEDED, SEEDED_AGAIN
 from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, rule, whole_rule
 from rejoinder.check.sdk import CannotMerge, fold
-from rejoinder.types import JsonObject
-
-_SEEDED: JsonObject = {"temperature": 1, "seed": 11}
-_SEEDED_ONE = Probe(name="R219: seeded", body={**_SEEDED})
-_SEEDED_TWO = Probe(name="R219: seeded again", body={**_SEEDED, "user": "rejoinder-check"})
-_OTHER_SEED = Probe(name="R219: another seed", body={**_SEEDED, "seed": 12})
 
 
 @whole_rule(
@@ -26,10 +20,10 @@ _OTHER_SEED = Probe(name="R219: another seed", body={**_SEEDED, "seed": 12})
     kind="E",
     says="The same seed, parameters and system_fingerprint give the same output, at best effort.",
     how="The same request twice.",
-    probes=(_SEEDED_ONE, _SEEDED_TWO),
+    probes=(SEEDED, SEEDED_AGAIN),
 )
 def same_seed(e: Evidence) -> Iterable[Problem]:
-    one, other = e.answer(_SEEDED_ONE.name), e.answer(_SEEDED_TWO.name)
+    one, other = e.answer(SEEDED.name), e.answer(SEEDED_AGAIN.name)
     prints = [as_object(x.body).get("system_fingerprint") for x in (one, other)]
     if prints[0] == prints[1] and texts(one) != texts(other):
         yield Problem(f"{texts(one)!r:.150}, then {texts(other)!r:.150}", None, other)
@@ -42,10 +36,10 @@ def same_seed(e: Evidence) -> Iterable[Problem]:
     kind="E",
     says="With n over 1 and a temperature the choices differ from each other.",
     how="Three choices of 16 tokens at temperature 1. Skipped where another seed changes nothing.",
-    probes=(MANY, _SEEDED_ONE, _OTHER_SEED),
+    probes=(MANY, SEEDED, OTHER_SEED),
 )
 def choices_differ(e: Evidence) -> Iterable[Problem]:
-    if texts(e.answer(_SEEDED_ONE.name)) == texts(e.answer(_OTHER_SEED.name)):
+    if texts(e.answer(SEEDED.name)) == texts(e.answer(OTHER_SEED.name)):
         raise Skipped("another seed gives the same answer: the model leaves nothing to chance")
     x = e.answer(MANY.name)
     contents = [choice.content for choice in x.choices]
@@ -234,5 +228,5 @@ def sdk_fold(x: Exchange) -> Iterable[Problem]:
         found = [as_object(call) for call in as_list(message.get("tool_calls"))]
         for call, view in zip(found, choice.calls, strict=False):
             inner = as_object(call.get("function")) or as_object(call.get("custom"))
-            if (call.get("id"), inner.get("name")) != (view.id or None, view.name or None):
+            if (as_text(call.get("id")), as_text(inner.get("name"))) != (view.id, view.name):
                 yield Problem(f"a call becomes {call!r:.120}", choice.frame)

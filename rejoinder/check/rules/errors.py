@@ -313,7 +313,7 @@ def wrong_paths(e: Evidence) -> Iterable[Problem]:
 
 
 _LEAK = re.compile(
-    r"Traceback \(most recent|File \"[^\"]+\", line \d+|\bat [\w.$]+\([\w]+\.java:\d+\)|"
+    r"Traceback \(most recent|File \\?\"[^\"]+\", line \d+|\bat [\w.$]+\([\w]+\.java:\d+\)|"
     r"/(?:usr|home|opt|root|app)/[\w./-]+\.(?:py|rs|go|js|cpp)\b|site-packages|node_modules/"
 )
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from rejoinder.check.exchange import Exchange, is_number
-from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, rule, walk, whole_rule
+from rejoinder.check.exchange import Exchange
+from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, at, rule, whole_rule
 
 
 @rule(
@@ -105,10 +105,10 @@ def payloads_are_objects(x: Exchange) -> Iterable[Problem]:
             yield Problem(f"the payload is not JSON: {frame.fault}", frame)
         elif not isinstance(frame.json, dict):
             yield Problem("the payload is not a JSON object", frame)
-        else:
-            for path, value in walk(frame.json):
-                if is_number(value) and not math.isfinite(value) and "logprob" not in path:
-                    yield Problem(f"{path} is {value}, which JSON does not have", frame)
+    for chunk in x.chunks:
+        for path, value in chunk.values:
+            if isinstance(value, float) and not math.isfinite(value) and "logprob" not in path:
+                yield at(chunk, f"{path} is {value}, which JSON does not have")
 
 
 @rule(

@@ -24,7 +24,7 @@ from rejoinder.check.probes import (
     UNARY_AGAIN,
 )
 from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, at, rule, whole_rule
-from rejoinder.types import Json, JsonObject
+from rejoinder.types import JsonObject
 
 SENTINEL = -9999.0
 
@@ -65,10 +65,14 @@ def number(entry: JsonObject) -> float | None:
     return float(value) if isinstance(value, int | float) and is_number(value) else None
 
 
-def key_of(entry: JsonObject) -> tuple[str, tuple[Json, ...]]:
-    """What tells two tokens apart: their bytes, where there are some."""
-    data = as_list(entry.get("bytes"))
-    return ("" if data else as_text(entry.get("token")), tuple(data))
+def same_token(one: JsonObject, other: JsonObject) -> bool:
+    """By their bytes; by their text where one has none."""
+    key = "bytes" if one.get("bytes") and other.get("bytes") else "token"
+    return one.get(key) == other.get(key)
+
+
+def is_listed(entry: JsonObject) -> bool:
+    return any(same_token(entry, one) for one in top(entry))
 
 
 @rule(
@@ -130,8 +134,6 @@ def whole_entries(x: Exchange) -> Iterable[Problem]:
                 yield at(piece, "a token is not a string")
             if not is_number(one.get("logprob", 0)) and one["logprob"] is not None:
                 yield at(piece, f"a logprob is {one['logprob']!r}")
-            if not isinstance(one.get("bytes"), list | None):
-                yield at(piece, "bytes is not an array")
         for one in top(entry):
             if lacking := {"token", "logprob", "bytes"} - one.keys():
                 yield at(piece, f"an alternative without {', '.join(sorted(lacking))}")
@@ -179,7 +181,7 @@ def not_positive(x: Exchange) -> Iterable[Problem]:
 def sentinel(x: Exchange) -> Iterable[Problem]:
     for piece, entry in entries(x):
         value = number(entry)
-        listed = key_of(entry) in [key_of(one) for one in top(entry)]
+        listed = is_listed(entry)
         if listed and value == SENTINEL:
             yield at(piece, f"{entry.get('token')!r} is listed, and its logprob is −9999.0")
         elif (
@@ -233,8 +235,8 @@ def sorted_alternatives(x: Exchange) -> Iterable[Problem]:
         values = [value for one in top(entry) if (value := number(one)) is not None]
         if any(a < b for a, b in itertools.pairwise(values)):
             yield at(piece, f"the alternatives of {entry.get('token')!r} are not sorted")
-        keys = [key_of(one) for one in top(entry)]
-        if len({str(key) for key in keys}) < len(keys):
+        pairs = itertools.combinations(top(entry), 2)
+        if any(same_token(one, other) for one, other in pairs):
             yield at(piece, f"the alternatives of {entry.get('token')!r} repeat a token")
 
 
@@ -251,11 +253,7 @@ def likely_token_is_listed(x: Exchange) -> Iterable[Problem]:
         if value is None or value == SENTINEL or not best or len(best) < num_top(x):
             continue
         last = number(best[-1])
-        if (
-            last is not None
-            and value > last + 1e-6
-            and key_of(entry) not in [key_of(one) for one in best]
-        ):
+        if last is not None and value > last + 1e-6 and not is_listed(entry):
             yield at(piece, f"{entry.get('token')!r} is likelier than the last alternative")
 
 
@@ -285,9 +283,11 @@ def bytes_of_token(x: Exchange) -> Iterable[Problem]:
     for piece, entry in entries(x):
         for one in (entry, *top(entry)):
             data = one.get("bytes")
-            if not isinstance(data, list):
+            if data is None:
                 continue
-            if not all(is_int(b) and 0 <= as_int(b) <= 255 for b in data):
+            if not isinstance(data, list) or not all(
+                is_int(b) and 0 <= as_int(b) <= 255 for b in data
+            ):
                 yield at(piece, f"the bytes of {one.get('token')!r} are {data!r:.60}")
                 continue
             try:
@@ -326,7 +326,7 @@ def entries_spell_text(x: Exchange) -> Iterable[Problem]:
         raise Skipped
     for choice in x.choices:
         data = joined(choice.content_logprobs)
-        if data is None or (not choice.content_logprobs and (choice.calls or not choice.content)):
+        if data is None or not choice.content_logprobs:
             continue
         if not data.startswith(utf8(choice.content)):
             yield Problem(
@@ -400,9 +400,11 @@ def entries_add_up(e: Evidence) -> Iterable[Problem]:
             continue
         for one, other in zip(body.choices, stream.choices, strict=False):
             pairs = list(zip(one.content_logprobs, other.content_logprobs, strict=False))
-            tokens = [[key_of(entry) for entry in c.content_logprobs] for c in (one, other)]
-            near = all(abs((number(a) or 0) - (number(b) or 0)) <= 0.05 for a, b in pairs)
-            if tokens[0] != tokens[1] or not near:
+            near = all(
+                same_token(a, b) and abs((number(a) or 0) - (number(b) or 0)) <= 0.05
+                for a, b in pairs
+            )
+            if len(one.content_logprobs) != len(other.content_logprobs) or not near:
                 yield Problem("the lists differ", other.frame, stream)
 
 
@@ -459,13 +461,12 @@ _ZERO = Probe(
     probes=(_ZERO, LOGPROBS),
 )
 def no_alternatives_is_legal(e: Evidence) -> Iterable[Problem]:
-    x = e.get(_ZERO.name if e.dialect == "O" else LOGPROBS.name)
-    if not x.ok:
-        yield Problem(f"answered with {x.response.status}", None, x)
-        return
-    for choice in x.choices:
-        if choice.content and not choice.content_logprobs:
-            yield Problem("there are no entries", choice.frame, x)
+    for x in [e.get(LOGPROBS.name), *([e.get(_ZERO.name)] if e.dialect == "O" else [])]:
+        if not x.ok:
+            yield Problem(f"answered with {x.response.status}", None, x)
+        for choice in x.choices:
+            if choice.content and not choice.content_logprobs:
+                yield Problem("there are no entries", choice.frame, x)
 
 
 @rule(
@@ -485,7 +486,7 @@ def temperature_zero(x: Exchange) -> Iterable[Problem]:
         best = top(entry)
         if (
             best
-            and key_of(entry) != key_of(best[0])
+            and not same_token(entry, best[0])
             and ((number(entry) or 0) < (number(best[0]) or 0) - 1e-6)
         ):
             yield at(piece, f"{entry.get('token')!r} was taken, {best[0].get('token')!r} is best")

@@ -362,7 +362,8 @@ def strict_arguments(x: Exchange) -> Iterable[Problem]:
 def object_arguments(x: Exchange) -> Iterable[Problem]:
     tools = given_tools(x)
     for choice in x.choices:
-        for call in choice.calls:
+        legacy = [choice.function_call] if choice.function_call else []
+        for call in (*choice.calls, *legacy):
             strict = tools.get(call.name, {}).get("strict") is True and x.dialect == "O"
             if call.kind == "custom" or choice.finish in ("length", "content_filter") or strict:
                 continue
