@@ -8,12 +8,13 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from rejoinder.errors import EngineFailed, InvalidRequest, Overloaded
@@ -23,6 +24,9 @@ Mask: TypeAlias = NDArray[np.int32]
 """One bit a token id, the lowest bit of the first word being token 0; `mask_words` long."""
 
 COMPILE_SECONDS = 10.0
+STEP_SECONDS = 1.0
+STEP_SECONDS_A_TOKEN = 0.005
+"""What one sequence may spend on its grammar, at once and for every token (usual: 0.00002)."""
 MAX_GRAMMAR_CHARACTERS = 4_000_000
 CACHED_GRAMMARS = 64
 CACHED_CHARACTERS = 8_000_000
@@ -79,12 +83,13 @@ class Constraint:
     lost, others are not.
     """
 
-    __slots__ = ("_matcher", "_num_tokens", "mask_words")
+    __slots__ = ("_matcher", "_num_tokens", "_seconds", "mask_words")
 
     def __init__(self, matcher: LLMatcher, mask_words: int) -> None:
         self._matcher = matcher
         self.mask_words = mask_words
         self._num_tokens = 0
+        self._seconds = 0.0
 
     @property
     def ended(self) -> bool:
@@ -104,23 +109,23 @@ class Constraint:
         row = np.empty(self.mask_words, np.int32) if out is None else out
         if row.dtype != np.int32 or not row.flags.c_contiguous or row.size != self.mask_words:
             raise ValueError(f"a mask is {self.mask_words} contiguous int32")
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        self._check()
+        with self._paid():
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         return row
 
     def forced(self) -> list[int]:
         """Tokens that have no alternative, in their usual tokenization; the state stays."""
         if self._matcher.is_stopped():
             return []
-        ids = self._matcher.compute_ff_tokens()
-        self._check()
-        return ids
+        with self._paid():
+            return self._matcher.compute_ff_tokens()
 
     def advance(self, *token_ids: int) -> None:
         """The sequence grew by these tokens. Raises EngineFailed for one that was not allowed."""
-        if not self._matcher.consume_tokens(list(token_ids)):
-            self._check()
-            raise EngineFailed("A token came that the grammar does not allow.")
+        with self._paid():
+            if not self._matcher.consume_tokens(list(token_ids)):
+                self._check()
+                raise EngineFailed("A token came that the grammar does not allow.")
         self._num_tokens += len(token_ids)
 
     def accepts(self, token_ids: Sequence[int]) -> int:
@@ -139,7 +144,18 @@ class Constraint:
         """An independent copy at the same place."""
         copy = Constraint(self._matcher.deep_copy(), self.mask_words)
         copy._num_tokens = self._num_tokens
+        copy._seconds = self._seconds
         return copy
+
+    @contextlib.contextmanager
+    def _paid(self) -> Iterator[None]:
+        """Work within this sequence's time, which no other sequence has while it lasts."""
+        started = time.thread_time()
+        yield
+        self._seconds += time.thread_time() - started
+        self._check()
+        if self._seconds > STEP_SECONDS + STEP_SECONDS_A_TOKEN * self._num_tokens:
+            raise EngineFailed("The grammar takes too long for each token of the answer.")
 
     def _stopped_well(self) -> bool:
         if self._matcher.is_error() or self._matcher.stop_reason() not in _ENDED:
@@ -175,7 +191,6 @@ class ConstraintCompiler:
         self.mask_words = (len(tokens) + 31) // 32
         self._compile_seconds = compile_seconds
         self._threads = concurrent.futures.ThreadPoolExecutor(2, "grammar")
-        self._executor = LLExecutor()
         self._cache = _Cache()
 
     @classmethod
@@ -200,22 +215,9 @@ class ConstraintCompiler:
 
     async def prepare(self, grammar: Grammar) -> Constraint:
         """The same for the event loop, which it never blocks."""
-        job = asyncio.wrap_future(self._job(grammar))
-        await asyncio.wait([job], timeout=self._compile_seconds)
-        return self._result(self._job(grammar), grammar)
-
-    def fill(self, constraints: Sequence[Constraint], masks: Mask) -> None:
-        """Row k of `masks` becomes the mask of constraint k, all computed in parallel.
-
-        A constraint that fails leaves its row with end tokens only; its next method raises.
-        """
-        if not constraints:
-            return
-        rows, words = masks.shape
-        if masks.dtype != np.int32 or not masks.flags.c_contiguous or words != self.mask_words:
-            raise ValueError(f"masks are contiguous int32 rows of {self.mask_words}")
-        jobs = [(constraint._matcher, row) for row, constraint in enumerate(constraints)]
-        self._executor.unsafe_compute_mask_ptr(jobs, masks.ctypes.data, words * 4, rows)
+        job = self._job(grammar)
+        await asyncio.wait([asyncio.wrap_future(job)], timeout=self._compile_seconds)
+        return self._result(job, grammar)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -235,22 +237,27 @@ class ConstraintCompiler:
                 f"The grammar takes longer than {self._compile_seconds:g} s to compile.",
                 param=grammar.param,
             )
-        matcher = job.result()
-        if matcher.is_error():
-            reason = _reason(matcher.get_error())
-            raise InvalidRequest(f"This cannot be enforced: {reason}", param=grammar.param)
-        return Constraint(matcher.deep_copy(), self.mask_words)
+        found = job.result()
+        problem = found if isinstance(found, str) else found.get_error()
+        if not isinstance(found, LLMatcher) or problem:
+            message = f"This cannot be enforced: {_reason(problem)}"
+            raise InvalidRequest(message, param=grammar.param)
+        return Constraint(found.deep_copy(), self.mask_words)
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
+    def _compile(self, grammar: Grammar) -> "LLMatcher | str":
+        """The matcher, which may hold an error of its own, or what is wrong with the text."""
         text = grammar.text
         if grammar.kind == "json_schema":
-            text = LLMatcher.grammar_from_json_schema(text, overrides=_JSON_SPELLING)  # type: ignore[arg-type]
+            try:
+                text = LLMatcher.grammar_from_json_schema(text, overrides=_JSON_SPELLING)  # type: ignore[arg-type]
+            except ValueError as error:
+                return str(error)
         elif grammar.kind == "regex":
             text = LLMatcher.grammar_from_regex(text)
         return LLMatcher(self._tokenizer, text, log_level=0, limits=_limits())
 
 
-_Job: TypeAlias = "concurrent.futures.Future[LLMatcher]"
+_Job: TypeAlias = "concurrent.futures.Future[LLMatcher | str]"
 
 
 class _Cache:
