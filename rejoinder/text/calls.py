@@ -49,12 +49,23 @@ class OpenCall:
     A custom tool's arguments are held: what leaves is the text in their `input`.
     """
 
-    __slots__ = ("_arguments", "_name", "_out", "_tools", "is_open", "is_unknown", "place")
+    __slots__ = (
+        "_arguments",
+        "_name",
+        "_out",
+        "_tools",
+        "is_open",
+        "is_unknown",
+        "only_known",
+        "place",
+    )
 
     def __init__(self, tools: KnownTools) -> None:
         self._tools = tools
         self.place = 0
         """Where in the answer's text the reader is."""
+        self.only_known = False
+        """A name that no tool has means that this is no call."""
         self.begin([])
 
     def begin(self, out: list[Piece]) -> None:
@@ -72,13 +83,14 @@ class OpenCall:
     def has_arguments(self) -> bool:
         return bool(self._arguments)
 
-    def name(self, name: str) -> None:
+    def name(self, name: str) -> bool:
         if name not in self._tools:
             self.is_unknown = True
-            return
+            return not self.only_known
         self._name = name
         self.is_open = True
         self._out.append(Piece("call", name, self.place))
+        return True
 
     def arguments(self, fragment: str) -> None:
         if self.is_unknown or not fragment:

@@ -21,7 +21,8 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _MAX_HEADER = 2048
 
-BodyKind = Literal["reasoning", "content", "call", "unknown"]
+BodyKind = Literal["reasoning", "content", "call", "after", "unknown"]
+"""after: a call's object is complete, its end marker is not there yet."""
 
 
 class HarmonyParser:
@@ -128,18 +129,22 @@ class HarmonyParser:
             self._name = name
         elif recipient[1] != name:
             self._kind = "unknown"
+            self._scan = JsonScan()
             self._raw = []
 
     def _body(self, *, final: bool) -> None:
-        if self._kind == "call" and not self._tools.is_custom(self._name):
+        is_json = self._kind == "unknown" or not self._tools.is_custom(self._name)
+        if is_json and self._kind in ("call", "unknown"):
             self._read_arguments()
             if self._scan.status == "more" and self._at < len(self._buffer):
                 return
         buffer = self._buffer
         match = self._edges.search(buffer, self._at)
         if match is None:
-            end = len(buffer) if final else self._edges.held_from(buffer, self._at)
-            self._take(end)
+            end = self._edges.held_from(buffer, self._at)
+            self._take(len(buffer) if final and self._kind != "after" else end)
+            if final:
+                self._at = len(buffer)
             return
         self._take(match.start())
         self._end_body()
@@ -151,15 +156,15 @@ class HarmonyParser:
     def _read_arguments(self) -> None:
         """Marks inside JSON strings are data: the end of the object is looked for first."""
         buffer, at = self._buffer, self._at
-        if self._scan.status != "more" or at == len(buffer):
-            return
-        if self._edges.match(buffer, at):
-            self._scan.status = "bad"
-            return
-        end = self._scan.feed(buffer, at)
-        self._call.place = self._base + end
-        self._call.arguments(buffer[at:end])
-        self._at = end
+        if self._scan.status == "more" and at < len(buffer):
+            self._take(self._scan.feed(buffer, at))
+            if self._is_complete and self._kind == "call":
+                self._end_body()
+                self._kind = "after"
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._scan.status == "done"
 
     def _take(self, position: int) -> None:
         text = self._buffer[self._at : position]
@@ -172,9 +177,11 @@ class HarmonyParser:
             case "unknown":
                 self._raw.append(text)
             case "call":
-                if self._scan.status != "done" or not text.isspace():
-                    self._call.place = self._base + position
-                    self._call.arguments(text)
+                self._call.place = self._base + position
+                self._call.arguments(text)
+            case "after":
+                if not text.isspace():
+                    self._emit("content", text)
 
     def _end_body(self) -> None:
         if self._kind == "call":

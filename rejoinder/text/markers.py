@@ -42,5 +42,5 @@ class Markers:
 
     def may_begin(self, text: str, position: int) -> bool:
         """Whether all of the text from here is the start of a marker (or nothing)."""
-        rest = text[position : position + self._longest]
+        rest = text[position : position + max(1, self._longest)]
         return not rest or rest in self._prefixes

@@ -95,6 +95,8 @@ class MarkupParser:
         self._is_bare = False
         self._num_in_section = 0
         self._line_is_blank = True
+        self._may_indent = True
+        self._has_content = False
         self._thought_is_blank = True
         self._state: ParserState = "text"
         if self._thinks:
@@ -169,9 +171,10 @@ class MarkupParser:
         """The text up to `position` is content."""
         if position > self._at:
             text = self._advance(position)
+            self._has_content = self._has_content or not text.isspace()
             self._out.append(Piece("content", text, self._base + position))
             tail = text[text.rfind("\n") + 1 :]
-            blank = not tail or tail.isspace()
+            blank = not (tail.strip(" \t") if self._may_indent else tail)
             self._line_is_blank = blank and (self._line_is_blank or "\n" in text)
 
     # ------------------------------------------------------------ thoughts
@@ -299,10 +302,10 @@ class MarkupParser:
         position = self._at
         is_start = self._line_is_blank
         while position < limit:
-            if is_start:
+            if is_start and self._may_indent:
                 position = _skip_indent(self._buffer, position, limit)
-                if position < limit and self._bare.match(self._buffer, position, limit):
-                    return position
+            if is_start and self._bare.match(self._buffer, position, limit):
+                return position
             position = self._buffer.find("\n", position, limit) + 1
             if not position:
                 return None
@@ -317,6 +320,8 @@ class MarkupParser:
 
     def _take_marker(self, match: re.Match[str]) -> None:
         self._advance(match.end())
+        if match[0] in self._format.text:
+            self._num_in_section = 0
         match self._transitions[match[0]]:
             case "section":
                 self._state = "section"
@@ -333,9 +338,14 @@ class MarkupParser:
 
     def _between_calls(self, *, final: bool) -> None:
         buffer, position = self._buffer, self._at
-        while position < len(buffer) and buffer[position] in self._format.separators:
-            position += 1
         match = self._section.match(buffer, position)
+        while match is None and position < len(buffer):
+            if buffer[position] not in self._format.separators:
+                break
+            if not final and self._section.may_begin(buffer, position):
+                return
+            position += 1
+            match = self._section.match(buffer, position)
         if match is not None:
             self._advance(position)
             self._take_marker(match)
@@ -343,8 +353,7 @@ class MarkupParser:
         if self._section.may_begin(buffer, position) and position < len(buffer):
             if final and self._num_in_section:
                 self._advance(len(buffer))  # the limit cut the marker
-            if not final or self._num_in_section:
-                return
+            return
         if position == len(buffer):
             if final and self._is_bare and self._num_in_section == 0:
                 self._not_bare()
@@ -366,6 +375,7 @@ class MarkupParser:
     def _begin_call(self) -> None:
         assert self._format.reader is not None
         self._call.begin(self._out)
+        self._call.only_known = self._is_bare
         self._reader = self._format.reader(self._call, self._tools)
         self._state = "call"
 
@@ -378,10 +388,10 @@ class MarkupParser:
         if call.is_open and self._raw is not None:
             self._raw = None
         call.place = self._base + self._at
-        if reader.status == "done":
-            self._end_call()
-        elif self._is_bare and not call.is_open and (reader.status == "bad" or call.is_unknown):
+        if self._is_bare and not call.is_open and reader.status == "bad":
             self._not_bare()
+        elif reader.status == "done":
+            self._end_call()
         elif reader.status == "bad":
             self._state = "skip"
 
@@ -403,13 +413,17 @@ class MarkupParser:
         self._state = "section"
 
     def _not_bare(self) -> None:
-        """What looked like a call is none: it is content, and nothing else is looked at so."""
+        """What looked like a call is none: it is content. If the answer began with it, it is an
+        answer in JSON, or the like; later, what is inside of it is indented."""
         text = "".join(self._raw or ())
         self._raw = None
         if text:
             self._emit("content", text)
-            self._line_is_blank = False
-        self._bare = None
+        self._line_is_blank = False
+        self._may_indent = False
+        if not self._has_content:
+            self._bare = None
+        self._has_content = True
         self._is_bare = False
         self._state = "text"
 

@@ -26,7 +26,9 @@ class Schemas(Protocol):
 class CallSink(Protocol):
     """Where a reader puts what it has understood of one call, in this order."""
 
-    def name(self, name: str) -> None: ...
+    def name(self, name: str) -> bool:
+        """Whether it may be a call: if not, the reader's status is "bad" at once."""
+        ...
 
     def arguments(self, fragment: str) -> None: ...
 

@@ -192,7 +192,8 @@ class JsonCallReader:
                 self.status = "bad"
             elif not self._has_name:
                 self._has_name = True
-                self._sink.name(name)
+                if not self._sink.name(name):
+                    self.status = "bad"
                 self._give("".join(self._waiting))
         elif self._key in self._ARGUMENTS:
             inner = _decoded(raw) if raw[0] == '"' else None

@@ -80,7 +80,8 @@ class PythonCallReader:
             return position if after - position < _MAX_NAME else self._bad(position)
         if text[after] != "(":
             return self._bad(position)
-        self._sink.name(match[0])
+        if not self._sink.name(match[0]):
+            return self._bad(position)
         parameters = self._schemas.parameters(match[0]) or {}
         properties = parameters.get("properties")
         self._names = list(properties) if isinstance(properties, dict) else []
@@ -162,7 +163,8 @@ class PythonCallReader:
         word = _WORD.match(text, position)
         match = word or _NUMBER.match(text, position)
         if match is None:
-            return self._bad(position)
+            waits = text[position:] in ("+", "-")
+            return position if waits else self._bad(position)
         if match.end() == len(text):
             return position if match.end() - position < _MAX_NUMBER else self._bad(position)
         spelled = _WORDS.get(match[0]) if word else _number(match[0])
