@@ -3,12 +3,14 @@
 Only this package imports SQLAlchemy. This module must not know: what the rows mean.
 """
 
+import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from alembic import command
@@ -20,7 +22,7 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry
+from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry, StaticPool
 
 from rejoinder.config import StoreConfig
 
@@ -135,6 +137,10 @@ completion_metadata = sa.Table(
 )
 
 
+Write: TypeAlias = tuple[sa.Executable, Sequence[dict[str, Any]]]
+"""A statement and the rows that it is done for."""
+
+
 class DatabaseError(Exception):
     """The database cannot be used; the text names the URL without its password."""
 
@@ -144,6 +150,9 @@ class Database:
 
     def __init__(self, engine: AsyncEngine, *, volatile: bool = False) -> None:
         self._engine = engine
+        self._writer: _SqliteWriter | None = None
+        if not self.shared and not _in_memory(engine.url):
+            self._writer = _SqliteWriter(engine.url)
         self.volatile = volatile
         """In memory only: everything is lost with the process."""
 
@@ -171,8 +180,52 @@ class Database:
             async with connection.begin():
                 yield connection
 
+    async def write(self, batch: Sequence[Write]) -> None:
+        """All of it in one transaction. SQLite does it in one visit to a thread of its own: a
+        visit for each statement would cost more than the statements."""
+        if self._writer is not None:
+            await self._writer.write(batch)
+            return
+        async with self.writing() as connection:
+            for statement, rows in batch:
+                await connection.execute(statement, rows)
+
     async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()
         await self._engine.dispose()
+
+
+class _SqliteWriter:
+    """One connection that stays open, in one thread, for batches of writes."""
+
+    def __init__(self, url: URL) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+        self._engine = sa.create_engine(
+            url.set(drivername="sqlite"), hide_parameters=True, poolclass=StaticPool
+        )
+        event.listen(self._engine, "connect", _prepare_sqlite)
+        event.listen(self._engine, "begin", _begin_sqlite)
+        self._connection: Connection | None = None
+
+    async def write(self, batch: Sequence[Write]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, batch)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    def _write(self, batch: Sequence[Write]) -> None:
+        if self._connection is None:
+            self._connection = self._engine.connect().execution_options(begin="BEGIN IMMEDIATE")
+        with self._connection.begin():
+            for statement, rows in batch:
+                self._connection.execute(statement, rows)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._engine.dispose()
 
 
 async def open_database(config: StoreConfig) -> Database:

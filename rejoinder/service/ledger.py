@@ -332,13 +332,8 @@ class Ledger:
         return failed
 
     async def _commit(self, opening: list[_Row], progress: list[_Row], closing: list[_Row]) -> None:
-        async with self._database.writing() as connection:
-            if opening:
-                await connection.execute(_INSERT, opening)
-            if progress:
-                await connection.execute(_PROGRESS, progress)
-            if closing:
-                await connection.execute(_CLOSE, closing)
+        batch = ((_INSERT, opening), (_PROGRESS, progress), (_CLOSE, closing))
+        await self._database.write([(statement, rows) for statement, rows in batch if rows])
 
     async def _follow(self) -> None:
         """Writes what open requests have used so far, and says that this process lives."""

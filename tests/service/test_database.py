@@ -120,10 +120,10 @@ async def test_two_processes_may_open_a_new_database_at_once(database_url: str) 
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, database_url, stderr=asyncio.subprocess.PIPE
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     outputs = await asyncio.wait_for(asyncio.gather(*(p.communicate() for p in processes)), 60)
-    assert [p.returncode for p in processes] == [0, 0, 0], outputs
+    assert [p.returncode for p in processes] == [0, 0], outputs
 
 
 async def test_two_databases_opened_at_once_in_one_process(database_url: str) -> None:
