@@ -830,18 +830,23 @@ OTHERS: list[Golden] = [
             -1,
             lambda c: c["usage"].update(completion_tokens=5, total_tokens=25, estimated_cost=28e-6),
         ),
+        "R86",
+        note="the unary counters are others",
     ),
     # ------------------------------------------------------------ moderation
     one(
-        "R186",
-        "D",
-        chunk(
-            S,
-            -1,
-            lambda c: c["usage"].update(completion_tokens=5, total_tokens=25, estimated_cost=28e-6),
+        "R187",
+        "O",
+        body(
+            "unary again",
+            put(
+                "moderation",
+                value={
+                    "input": {"type": "error", "code": "a", "message": "b"},
+                    "output": {"type": "error", "code": "a", "message": "b"},
+                },
+            ),
         ),
-        "R86",
-        note="the unary counters are others",
     ),
     one("R188", "O", frames(M, lambda f: f.pop(-3))),
     one("R189", "O", chunk(M, -2, put("moderation", "output", value=None))),

@@ -271,11 +271,9 @@ TABLE: list[Row] = [
     (rf"({GONE}|retype) choices\.delta\.tool_calls\.index .*", "R132", "R132"),
     (rf"({GONE}|retype) choices\.delta\.tool_calls\.(id|type|function) opening .*", "R134", "R134"),
     (rf"({GONE}|retype) choices\.delta\.tool_calls\.function\.name .*", "R134", "R134"),
-    (
-        rf"({GONE}|retype) choices\.delta\.tool_calls\.function\.arguments opening .*",
-        "R136",
-        "R88 R85 legal",
-    ),
+    (r"retype choices\.delta\.tool_calls\.function\.arguments opening .*", "R134", "R134"),
+    (r"drop choices\.delta\.tool_calls\.function\.arguments opening .*", "R136", "legal"),
+    (r"rename choices\.delta\.tool_calls\.function\.arguments opening .*", "R136", "R85"),
     (
         rf"({GONE}|retype) choices\.delta\.tool_calls\.function(\.arguments)? fragment .*",
         "R135",
@@ -285,7 +283,7 @@ TABLE: list[Row] = [
     (r"retype choices\.delta\.function_call .*", "R150", ""),
     (r"rename choices\.delta\.function_call\.\w+ .*", "R84", ""),
     (r"drop choices\.delta\.function_call\.arguments \w+ empty .*", "legal", ""),
-    (r"(drop|retype) choices\.delta\.function_call\.\w+ .*", "R150 R145", ""),
+    (r"(drop|retype) choices\.delta\.function_call\.\w+ .*", "R150", ""),
     # ------------------------------------------------------------ usage
     (rf"{GONE} usage usage .*", "R124", ""),
     (r"rename usage \w+ full .*", "", "R127 R129"),
@@ -317,7 +315,8 @@ TABLE: list[Row] = [
     (r"retype choices\.logprobs .*", "R151", "R88"),
     (rf"({GONE}|retype) choices\.logprobs\.(content|refusal) .*", "R152", "R88 R85 R166"),
     (rf"{GONE} choices\.logprobs\.content\.(token|logprob) .*", "R153", "R154"),
-    (rf"{GONE} choices\.logprobs\.content\.bytes .*", "R153", "R166"),
+    (r"drop choices\.logprobs\.content\.bytes .*", "R153", "legal"),
+    (r"rename choices\.logprobs\.content\.bytes .*", "R153", "R85"),
     (rf"{GONE} choices\.logprobs\.content\.(top_logprobs|top_logprobs\.\w+) .*", "R153", ""),
     (r"retype choices\.logprobs\.content\.(top_logprobs\.)?bytes .*", "R162", "R162"),
     (r"retype choices\.logprobs\.content\..*", "R153", "R154"),

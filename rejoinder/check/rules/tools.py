@@ -106,6 +106,8 @@ def opening(x: Exchange) -> Iterable[Problem]:
         ):
             yield at(piece, f"call {call['index']} opens with the type {kind!r}")
         inner = as_object(call.get("function")) or as_object(call.get("custom"))
+        if not isinstance(inner.get("arguments"), str | None):
+            yield at(piece, f"call {call['index']} opens with arguments that are no string")
         if (
             not as_text(inner.get("name"))
             and not _reported_null(x, inner, "name")
@@ -159,7 +161,7 @@ def later_fragments(x: Exchange) -> Iterable[Problem]:
 def opening_arguments(x: Exchange) -> Iterable[Problem]:
     for piece, call, opens in fragments(x):
         inner = as_object(call.get("function"))
-        if opens and inner and inner.get("arguments") not in ("", None):
+        if opens and as_text(inner.get("arguments")):
             yield at(piece, f"the opening has the arguments {inner['arguments']!r}")
         elif opens and inner and "arguments" not in inner:
             yield at(piece, "the opening has no arguments")
@@ -488,7 +490,21 @@ def legacy_functions(x: Exchange) -> Iterable[Problem]:
         if not choice.function_call.name:
             yield Problem("function_call without a name", choice.frame)
     if x.is_stream:
-        for pieces in by_choice(x).values():
-            names = [p for p in pieces if as_object(p.delta.get("function_call")).get("name")]
-            if len(names) > 1:
-                yield at(names[1], "the name comes again")
+        yield from _legacy_deltas(x)
+
+
+def _legacy_deltas(x: Exchange) -> Iterator[Problem]:
+    for pieces in by_choice(x).values():
+        deltas = [(p, p.delta["function_call"]) for p in pieces if "function_call" in p.delta]
+        for number, (piece, delta) in enumerate(deltas):
+            if delta is None:
+                continue
+            call = as_object(delta)
+            if ("name" in call) != (number == 0):
+                yield at(
+                    piece, "the name comes again" if number else "the name does not come first"
+                )
+            if not isinstance(call.get("arguments"), str) and "name" not in call:
+                yield at(piece, "a fragment without arguments")
+            elif not isinstance(call.get("arguments", ""), str | None):
+                yield at(piece, "arguments are no string")
