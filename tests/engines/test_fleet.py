@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -586,6 +586,19 @@ async def test_counts_are_right_when_it_is_closed_early() -> None:
     await steps.aclose()
     assert (counts.prompt_tokens, counts.completion_tokens) == (8, 5)
     assert len(got) == 5
+
+
+async def test_a_replica_that_gave_no_token_costs_nothing() -> None:
+    class Empty(ToyEngine):
+        async def _steps(
+            self, prompt: Prompt, before: tuple[int, ...], params: SamplingParams, counts: Counts
+        ) -> AsyncGenerator[Step, None]:
+            counts.prompt_tokens, counts.cached_tokens, counts.completion_tokens = 8, 4, 1
+            yield Step(())
+            raise EngineFailed("after a step without tokens")
+
+    got = await run(fleet_of(Empty(), Empty()))
+    assert got.error is not None and got.counts == (0, 0, 0)
 
 
 async def test_cached_tokens_are_those_of_the_first_replica() -> None:
