@@ -89,6 +89,14 @@ class Metrics:
     async def show(self, exchange: Exchange) -> None:
         await exchange.reply(200, generate_latest(self._registry), content_type=CONTENT_TYPE_LATEST)
 
+    def families(self) -> list[str]:
+        """The names of all metrics, as a scrape shows them."""
+        names = []
+        for metric in self._registry.collect():
+            suffix = "_total" if metric.type == "counter" else ""
+            names.append(metric.name + suffix)
+        return names
+
     # ------------------------------------------------------------ what is told
 
     def started(self, record: Record) -> None:
