@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -28,7 +24,8 @@ from rejoinder.config import StoreConfig
 
 __all__ = ["Database", "DatabaseError", "host_name", "open_database"]
 
-MIGRATIONS = Path(__file__).parent / "migrations"
+HEAD = "r0002"
+"""The newest revision of the tables below."""
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -312,22 +309,11 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    config = alembic_config()
-    config.attributes["connection"] = connection
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    present = current_revision(connection)
-    if present is not None and present not in known:
-        raise DatabaseError(f"it is at revision '{present}', made by a newer Rejoinder")
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise DatabaseError(str(error)) from error
+    """Migrations are only loaded where there is something to migrate: they cost half a second."""
+    if current_revision(connection) != HEAD:
+        from rejoinder.service.migrating import upgrade
 
-
-def alembic_config() -> AlembicConfig:
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    return config
+        upgrade(connection)
 
 
 def current_revision(connection: Connection) -> str | None:

@@ -24,6 +24,8 @@ Metadata = tuple[tuple[str, str], ...]
 
 T = TypeVar("T")
 
+_EXPIRE_SECONDS = 3600.0
+
 
 class StoredCompletion(Struct, frozen=True, kw_only=True):
     """One completion as it is kept.
@@ -68,8 +70,13 @@ class CompletionStore:
         self._database = database
         self._retention_seconds = retention_days * 86_400
         self._clock = clock
+        self._expire_at = 0.0
 
     async def save(self, stored: StoredCompletion) -> None:
+        """Also deletes what has outlived the retention, at most once an hour."""
+        if self._clock() >= self._expire_at:
+            self._expire_at = self._clock() + _EXPIRE_SECONDS
+            await self.expire()
         row = {
             "id": stored.id,
             "account": stored.account,

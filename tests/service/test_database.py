@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 from rejoinder.config import StoreConfig
@@ -18,12 +19,12 @@ from rejoinder.service import database as db
 from rejoinder.service.database import (
     Database,
     DatabaseError,
-    alembic_config,
     current_revision,
     open_database,
 )
 from rejoinder.service.keys import Keys
 from rejoinder.service.ledger import usage_report
+from rejoinder.service.migrating import alembic_config, upgrade
 from rejoinder.service.store import CompletionStore, StoredCompletion
 
 OLD_ROW = {
@@ -44,12 +45,6 @@ OLD_ROW = {
 }
 
 
-def _to(revision: str, connection: Connection) -> None:
-    config = alembic_config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, revision)
-
-
 async def _raw(url: str) -> Database:
     """The database as it is, not brought to any revision."""
     return Database(db._create_engine(db._driver_url(url)))
@@ -58,14 +53,14 @@ async def _raw(url: str) -> Database:
 async def test_an_older_database_is_brought_forward_with_its_rows(database_url: str) -> None:
     old = await _raw(database_url)
     async with old.writing() as connection:
-        await connection.run_sync(lambda c: _to("r0001", c))
+        await connection.run_sync(upgrade, "r0001")
         table = sa.table("ledger", *(sa.column(name) for name in OLD_ROW))
         await connection.execute(sa.insert(table).values(**OLD_ROW))
     await old.close()
 
     new = await open_database(StoreConfig(url=database_url))
     async with new.reading() as connection:
-        assert await connection.run_sync(current_revision) == "r0002"
+        assert await connection.run_sync(current_revision) == db.HEAD
     (row,) = await usage_report(new, ["account"])
     assert (row.group, row.prompt_tokens, row.completion_tokens) == (("team",), 10, 20)
     await CompletionStore(new).save(
@@ -83,12 +78,19 @@ async def test_the_migrations_make_the_tables_that_the_code_uses(database: Datab
         assert await connection.run_sync(differences) == []
 
 
+async def test_the_newest_revision_is_the_newest_script(database: Database) -> None:
+    def newest(connection: Connection) -> str | None:
+        return ScriptDirectory.from_config(alembic_config(connection)).get_current_head()
+
+    async with database.reading() as connection:
+        assert await connection.run_sync(newest) == db.HEAD
+
+
 async def test_every_migration_can_be_undone(database_url: str) -> None:
     database = await open_database(StoreConfig(url=database_url))
 
     def down_and_up(connection: Connection) -> None:
-        config = alembic_config()
-        config.attributes["connection"] = connection
+        config = alembic_config(connection)
         command.downgrade(config, "base")
         assert set(sa.inspect(connection).get_table_names()) == {"alembic_version"}
         command.upgrade(config, "head")

@@ -132,6 +132,17 @@ async def test_old_completions_expire(database: Database) -> None:
         assert (await connection.execute(sa.select(db.completion_metadata))).all() == []
 
 
+async def test_saving_deletes_what_is_too_old(database: Database) -> None:
+    now = 1_790_000_000.0
+    store = CompletionStore(database, retention_days=1, clock=lambda: now)
+    await store.save(stored("old"))
+    now += 86_401
+    await store.save(stored("new"))
+    async with database.reading() as connection:
+        rows = (await connection.execute(sa.select(db.completions.c.id))).scalars().all()
+    assert rows == ["new"]
+
+
 async def walk(store: CompletionStore, limit: int, order: str) -> list[str]:
     """All pages, one after the other, as a client reads them."""
     ids: list[str] = []
