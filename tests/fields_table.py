@@ -1,4 +1,4 @@
-"""Writes the table of request fields in docs/api.md from the code: `python -m tests.fields_table`."""
+"""Writes the table of request fields in docs/api.md: `python -m tests.fields_table`."""
 
 from pathlib import Path
 
@@ -29,9 +29,9 @@ def table() -> str:
         "|---|---|---|---|---|",
     ]
     for field in REQUEST_FIELDS:
-        tokens = TOKENS.get(field.name, "served")
+        tokens = TOKENS.get(field.param, "served")
         lines.append(
-            f"| `{field.name}` | {tokens} | {field.openai} | {field.deepinfra} | {field.note} |"
+            f"| `{field.param}` | {tokens} | {field.openai} | {field.deepinfra} | {field.note} |"
         )
     return "\n".join(lines) + "\n"
 
