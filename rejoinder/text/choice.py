@@ -118,6 +118,7 @@ class ChoiceDecoder:
         events: list[Event] = []
         if not self._stopped:
             rest = self._detokenizer.flush()
+            self._position += len(rest)
             if self._plain:
                 events += [ContentDelta(self._index, rest)] if rest else []
             else:
@@ -169,8 +170,6 @@ class ChoiceDecoder:
     def _read(self, text: str) -> list[Event]:
         if self._parser is not None:
             return self._dispose(self._parser.feed(text))
-        if self._trail is None:
-            self._position += len(text)
         events: list[Event] = []
         self._show(self._visible.feed(text, self._position), events)
         self._stopped = self._visible.stopped

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from rejoinder.text.formats.format import CallSink, Schemas, Status
 from rejoinder.text.formats.json_calls import JsonScan
+from rejoinder.text.markers import Markers
 from rejoinder.types import Json, JsonObject
 
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -62,8 +63,7 @@ class TaggedReader:
         self._streams = False
         self._value: list[str] = []
         self._at_start = False
-        self._value_ends = (tags.value_end, *tags.breaks, *tags.sure_breaks)
-        self._ends = re.compile("|".join(map(re.escape, self._value_ends)))
+        self._ends = Markers((tags.value_end, *tags.breaks, *tags.sure_breaks))
         self._scan = JsonScan()
 
     def feed(self, text: str, position: int, *, final: bool) -> int:
@@ -199,7 +199,7 @@ class TaggedReader:
             self._close_value()
             self.status = "bad"
             return len(text)
-        hold = _held(text, position, self._value_ends)
+        hold = self._ends.held_from(text, position)
         return self._take(text, position, self._without_frame(text, position, hold))
 
     def _is_end(self, text: str, found: re.Match[str], *, final: bool) -> bool | None:
@@ -238,16 +238,6 @@ class TaggedReader:
             self._sink.arguments("}" if self._count else "{}")
         self.status = "done"
         return position
-
-
-def _held(text: str, position: int, tags: tuple[str, ...]) -> int:
-    """Where a tag may begin that is not complete yet; the end of the text if nowhere."""
-    end = len(text)
-    for start in range(max(position, end - max(map(len, tags)) + 1), end):
-        rest = text[start:]
-        if any(tag.startswith(rest) for tag in tags):
-            return start
-    return end
 
 
 def _typed(raw: str, types: frozenset[str]) -> str:
