@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from rejoinder.errors import InvalidRequest
 from rejoinder.text import lark
-from rejoinder.text.call_spelling import CallableTool, CallSpelling
+from rejoinder.text.call_spelling import CallableTool
+from rejoinder.text.custom_grammar import custom_grammar
 from rejoinder.text.lark import Lark
 from rejoinder.text.reasoning import ReasoningFormat
 from rejoinder.text.reasoning import reasoning_format as reasoning_row
@@ -39,9 +40,6 @@ from rejoinder.types import (
 
 REFUSAL = r'/[^\s{\["](?s:.*)/'
 """A refusal, where one is allowed beside a strict answer: text that does not begin like JSON."""
-
-PLAIN_TEXT = r"/\s*([^\s{](?s:.*))?/"
-"""Free text where a call is an answer that begins with a brace."""
 
 ANY_OBJECT: JsonObject = {"type": "object"}
 NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -72,15 +70,14 @@ def answer_grammar(
         if answer is None:
             return None
         return _finished(grammar, frame, f"{frame.lead} {answer}", "response_format")
-    spelling = _spelling(tool_format)
     tools = [_callable(i, tool, request) for i, tool in _allowed(request)]
     many = request.parallel_tool_calls and not request.legacy_functions and not choice.named
-    calls = _Calls(grammar, spelling, tools, "many" if many and spelling.many else "one")
+    calls = _Calls(grammar, tool_format, tools, "many" if many else "one")
     if choice.mode == "required":
-        return _finished(grammar, frame, calls.whole(), "tools")
+        return _finished(grammar, frame, calls.alone(), "tools")
     if answer is None:
-        return _finished(grammar, frame, calls.or_text(frame), "tools")
-    body = f"{frame.lead} {answer} | {calls.whole()}"
+        return _finished(grammar, frame, calls.in_text(frame), "tools")
+    body = f"{frame.lead} {answer} | {calls.alone()}"
     return _finished(grammar, frame, body, "response_format")
 
 
@@ -177,40 +174,41 @@ _FRAMES = {"harmony": _harmony_frame}
 
 
 class _Calls:
-    """Calls of some tools in one spelling."""
+    """Calls of some tools in the spellings of one format."""
 
     def __init__(
         self,
         grammar: Lark,
-        spelling: CallSpelling,
+        tool_format: str,
         tools: Sequence[CallableTool],
         number: Literal["one", "many"],
     ) -> None:
         self._grammar = grammar
-        self._spelling = spelling
-        write = spelling.calls if number == "many" else spelling.call
-        self._after_trigger = grammar.rule("calls", write(grammar, tools))
+        self._tools = tools
+        self._number = number
+        rows = SPELLINGS.get(tool_format, ())
+        self._spellings = [r for r in rows if not r.token or grammar.is_token(r.token)]
+        if not self._spellings:
+            raise InvalidRequest("This model cannot call tools.", param="tools")
 
-    def whole(self) -> str:
+    def alone(self) -> str:
         """Calls and nothing else."""
-        return f"{self._grammar.markup(self._spelling.trigger)} {self._after_trigger}"
+        ways = [
+            f"{self._grammar.markup(one.trigger)} "
+            f"{one.calls(self._grammar, self._tools, self._number)}"
+            for one in self._spellings
+        ]
+        return f"({' | '.join(ways)})"
 
-    def or_text(self, frame: _Frame) -> str:
-        """Free text, that may end with calls: where a call begins, a call must follow."""
-        grammar, trigger = self._grammar, self._spelling.trigger
+    def in_text(self, frame: _Frame) -> str:
+        """Free text, that may lead to calls: where one begins, it must be right to its end."""
         if frame.lead:
-            return f"{frame.lead} {grammar.text()}? | {self.whole()}"
-        if trigger:
-            until = grammar.until(trigger, never=frame.never)
-            return f"{until} {self._after_trigger} | {grammar.text(never=frame.never)}?"
-        return f"{self.whole()} | {grammar.rule('PLAIN', PLAIN_TEXT)}"
-
-
-def _spelling(tool_format: str) -> CallSpelling:
-    spelling = SPELLINGS.get(tool_format)
-    if spelling is None:
-        raise InvalidRequest("This model cannot call tools.", param="tools")
-    return spelling
+            return f"{frame.lead} {self._grammar.text()}? | {self.alone()}"
+        ways = [
+            one.in_text(self._grammar, self._tools, self._number, frame.never)
+            for one in self._spellings
+        ]
+        return " | ".join([*ways, f"{self._grammar.text(never=frame.never)}?"])
 
 
 def _allowed(request: ChatRequest) -> list[tuple[int, AnyTool]]:
@@ -252,20 +250,31 @@ def _callable(index: int, tool: AnyTool, request: ChatRequest) -> CallableTool:
             plain = plain_schema(parameters)
             return CallableTool(tool.name, {"type": "object", **plain})
         case CustomTool():
-            return CallableTool(tool.name, _custom_parameters(index, tool))
+            return _callable_text(index, tool)
         case _:
             assert_never(tool)
 
 
-def _custom_parameters(index: int, tool: CustomTool) -> JsonObject:
-    """A custom tool is written as a function of one string (conversation.custom_parameters)."""
+def _callable_text(index: int, tool: CustomTool) -> CallableTool:
+    """A custom tool is a function of one string, save where a format has room for raw text."""
+    param = f"tools[{index}].custom.format.grammar.definition"
     text: JsonObject = {"type": "string"}
-    if tool.syntax == "regex":
-        param = f"tools[{index}].custom.format.grammar.definition"
-        text["pattern"] = f"^(?:{_checked_pattern(tool.definition, param)})$"
-    return {
+    free, quoted = lark.ANY_TEXT, ""
+    match tool.syntax:
+        case "text":
+            pass
+        case "regex":
+            pattern = _checked_pattern(tool.definition, param)
+            text["pattern"] = f"^(?:{pattern})$"
+            free = lark.regex(pattern)
+        case "lark":
+            free, quoted = custom_grammar(tool.definition, param)
+        case _:
+            assert_never(tool.syntax)
+    parameters: JsonObject = {
         "type": "object",
         "properties": {"input": text},
         "required": ["input"],
         "additionalProperties": False,
     }
+    return CallableTool(tool.name, parameters, free, quoted)

@@ -20,6 +20,9 @@ JSON_SPELLING: dict[str, Json] = {
 It is what models write on one line unasked, and it leaves the grammar the most tokens to force.
 """
 
+INPUT_KEY = '"input": '
+"""The one key of a custom tool's arguments, where they are JSON."""
+
 ANY_TEXT = "/(?s:.*)/"
 """Free text: any tokens but control tokens."""
 
@@ -81,6 +84,11 @@ class Lark:
             before = f"(?:{_not_beginning_with(never)})?" if never else "(?s:.*)"
             ways.append(self.rule("until[lazy]", f"/{before}(?:{'|'.join(texts)})/"))
         return f"({' | '.join(ways)})"
+
+    def until_line(self, start: str, *, never: str = "") -> str:
+        """Any text up to and with the first line that begins with the pattern `start`."""
+        before = _not_beginning_with(never) if never and not self.is_token(never) else "(?s:.*)"
+        return self.rule("until[lazy]", f"/(?:(?:{before})\\n)?[ \\t]*(?:{start})/")
 
     def text(self, *, never: str = "") -> str:
         """Any text without control tokens, that does not begin with `never`."""
