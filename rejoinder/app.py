@@ -28,7 +28,7 @@ from rejoinder.errors import InvalidParameter, NotFound
 from rejoinder.service.accounts import Accounts
 from rejoinder.service.admission import Admission, ModelTerms
 from rejoinder.service.budgets import Budgets
-from rejoinder.service.chat import ChatService, Stage
+from rejoinder.service.chat import ChatService, Observer, Stage
 from rejoinder.service.database import Database, DatabaseError, open_database
 from rejoinder.service.keys import Keys
 from rejoinder.service.ledger import Ledger
@@ -107,7 +107,7 @@ async def build(
             ledger=ledger,
             new_id=new_completion_id,
             extra_stages=partial(_moderation_stages, config.moderation, moderator),
-            observer=metrics,
+            observers=[metrics, *_tracing()],
         )
         keys = Keys(database)
         application = Application(built=built, keys=keys, config=config, drain=Drain())
@@ -142,6 +142,15 @@ async def _open_database(config: Config, stack: AsyncExitStack) -> Database:
         raise CannotBuild(str(error)) from None
     stack.push_async_callback(database.close)
     return database
+
+
+def _tracing() -> list[Observer]:
+    """OpenTelemetry, where its extra is installed and the environment says where to send."""
+    try:
+        from rejoinder.web.tracing import Tracing, configure_from_environment
+    except ImportError:
+        return []
+    return [Tracing()] if configure_from_environment() else []
 
 
 def _moderator(config: Config, models: Models) -> Moderator:

@@ -6,7 +6,7 @@ Unary and streamed answers are the same events; the stages are generator functio
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
 from typing import Literal, Protocol
@@ -68,6 +68,8 @@ class Record(Struct, kw_only=True):
     cost: Decimal | None = None
     first_event_seconds: float | None = None
     total_seconds: float = 0.0
+    traceparent: str | None = None
+    """The W3C trace context that the request came with."""
 
 
 class Observer(Protocol):
@@ -114,7 +116,7 @@ class ChatService:
         ledger: Ledger,
         new_id: Callable[[], str],
         extra_stages: Callable[[ChatRequest, Meter], list[Stage]],
-        observer: Observer,
+        observers: Sequence[Observer],
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -125,7 +127,7 @@ class ChatService:
         self._ledger = ledger
         self._new_id = new_id
         self._extra_stages = extra_stages
-        self._observer = observer
+        self._observers = observers
         self._clock = clock
         self._timer = timer
 
@@ -138,6 +140,7 @@ class ChatService:
         request_id: str,
         dialect: str,
         impossible: Impossible,
+        traceparent: str | None = None,
     ) -> AsyncIterator[Answer]:
         """One answer, for as long as the context lasts. Raises ChatError before any work."""
         started = self._timer()
@@ -163,6 +166,7 @@ class ChatService:
                 stream=decoded.answer.stream,
                 prices=self._prices.get(served.info.id, FREE),
                 tier=permit.tier,
+                traceparent=traceparent,
             )
             row = await self._ledger.open(
                 LedgerEntry(
@@ -175,7 +179,8 @@ class ChatService:
                 ),
                 meter,
             )
-            self._observer.started(record)
+            for observer in self._observers:
+                observer.started(record)
             decoded = DecodedRequest(request, decoded.answer, decoded.ignored)
             events = self._events(served.backend, decoded, meter, record, started)
             try:
@@ -187,7 +192,8 @@ class ChatService:
                 record.total_seconds = self._timer() - started
                 permit.settle(record.usage, record.cost)
                 self._ledger.close(row, closing_of(record, record.cost))
-                self._observer.ended(record)
+                for observer in self._observers:
+                    observer.ended(record)
 
     def _events(
         self,

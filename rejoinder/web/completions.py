@@ -59,6 +59,7 @@ class Completions:
             request_id=exchange.request_id,
             dialect=exchange.dialect.name,
             impossible=exchange.dialect.impossible,
+            traceparent=exchange.header(b"traceparent"),
         ) as answer:
             exchange.headers.update(answer.headers)
             if decoded.chat.store:
