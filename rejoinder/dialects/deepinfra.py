@@ -10,7 +10,7 @@ from typing import Literal, assert_never
 
 from rejoinder.dialects import encoding, request
 from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
-from rejoinder.dialects.encoding import json_text
+from rejoinder.dialects.encoding import to_json
 from rejoinder.dialects.profile import Profile
 from rejoinder.errors import ChatError, InvalidParameter, QuotaExceeded
 from rejoinder.events import (
@@ -60,9 +60,9 @@ class DeepInfra:
             b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[%b],'
             b'"usage":%b,"service_tier":%b}'
         ) % (
-            json_text(completion.id),
+            to_json(completion.id),
             completion.created,
-            json_text(completion.model),
+            to_json(completion.model),
             b",".join(_choice(choice, options) for choice in completion.choices),
             _usage(completion.usage, completion.estimated_cost),
             _tier(completion.service_tier),
@@ -119,7 +119,7 @@ def _choice(choice: Choice, options: AnswerOptions) -> bytes:
         choice.index,
         _message(choice),
         _logprobs(entries, options),
-        json_text(choice.finish_reason),
+        to_json(choice.finish_reason),
     )
 
 
@@ -128,9 +128,9 @@ def _message(choice: Choice) -> bytes:
     content = (choice.refusal or "") + (choice.content or "")
     parts = [b'{"role":"assistant"']
     if content or not choice.tool_calls:
-        parts.append(b',"content":' + json_text(content))
+        parts.append(b',"content":' + to_json(content))
     if choice.reasoning_content:
-        parts.append(b',"reasoning_content":' + json_text(choice.reasoning_content))
+        parts.append(b',"reasoning_content":' + to_json(choice.reasoning_content))
     if choice.tool_calls:
         parts.append(b',"tool_calls":' + encoding.tool_calls(map(_as_function, choice.tool_calls)))
     return b"".join((*parts, b"}"))
@@ -202,9 +202,9 @@ class _DeepInfraChunkEncoder:
             b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,'
             b'"service_tier":%b,"choices":['
         ) % (
-            json_text(event.id),
+            to_json(event.id),
             event.created,
-            json_text(event.model),
+            to_json(event.model),
             _tier(event.service_tier),
         )
 
@@ -248,11 +248,11 @@ class _DeepInfraChunkEncoder:
         choice = self._open(index)
         role = b"" if index < self._num_begun else self._begin(index)
         if not logprobs:
-            return b"%b%b%b%b" % (role, choice.content_head, json_text(text), self._text_end)
+            return b"%b%b%b%b" % (role, choice.content_head, to_json(text), self._text_end)
         return b"%b%b%b}%b%b" % (
             role,
             choice.content_head,
-            json_text(text),
+            to_json(text),
             _logprobs(logprobs, self._options),
             self._end,
         )
@@ -262,7 +262,7 @@ class _DeepInfraChunkEncoder:
             return b""
         choice = self._open(event.index)
         role = self._begin(event.index)
-        delta = b'{"reasoning_content":%b}' % json_text(event.text)
+        delta = b'{"reasoning_content":%b}' % to_json(event.text)
         return role + choice.head + delta + self._end
 
     def _call_start(self, event: ToolCallStart) -> bytes:
@@ -279,12 +279,12 @@ class _DeepInfraChunkEncoder:
         return b'%b{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}%b' % (
             self._open(event.index).head,
             event.call,
-            json_text(event.arguments),
+            to_json(event.arguments),
             self._end,
         )
 
     def _finish(self, event: Finished) -> bytes:
         choice = self._open(event.index)
         role = self._begin(event.index)
-        self._held = choice.head + b'{},"finish_reason":' + json_text(event.reason)
+        self._held = choice.head + b'{},"finish_reason":' + to_json(event.reason)
         return role if self._options.include_usage else role + self._release()

@@ -11,15 +11,18 @@ import msgspec
 from rejoinder.dialects.violation import MAX_MESSAGE, MAX_PARAM, clean
 from rejoinder.errors import ChatError
 from rejoinder.types import (
+    Json,
+    JsonObject,
     Moderation,
     ModerationFailure,
     ModerationOutcome,
+    ModerationResult,
     TokenLogprob,
     ToolCall,
     TopLogprob,
 )
 
-encode = msgspec.json.encode
+_encode = msgspec.json.encode
 
 SENTINEL = -9999.0
 """O: the logprob of a token that is not among the most likely (R156)."""
@@ -27,12 +30,24 @@ SENTINEL = -9999.0
 SENTINEL_RANK = 20
 
 
-def json_text(text: str) -> bytes:
-    """A JSON string. A lone surrogate, which no wire can carry, becomes a question mark."""
+def to_json(value: Json) -> bytes:
+    """Compact JSON. A lone surrogate, which no wire can carry, becomes a question mark."""
     try:
-        return encode(text)
+        return _encode(value)
     except UnicodeEncodeError:
-        return encode(text.encode("utf-8", "replace").decode())
+        return _encode(_printable(value))
+
+
+def _printable(value: Json) -> Json:
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case dict():
+            return {key: _printable(item) for key, item in value.items()}
+        case list():
+            return [_printable(item) for item in value]
+        case _:
+            return value
 
 
 def number_of(amount: Decimal) -> bytes:
@@ -50,32 +65,32 @@ def _finite(logprob: float, floor: float) -> float:
     return logprob if logprob > floor else floor
 
 
-def _token(token: str, logprob: float, raw: bytes | None) -> bytes:
-    entry = b'{"token":%b,"logprob":%b' % (json_text(token), encode(logprob))
-    return entry if raw is None else b'%b,"bytes":%b' % (entry, encode(list(raw)))
-
-
-def _token_or_null(token: str, logprob: float, raw: bytes | None) -> bytes:
-    entry = _token(token, logprob, raw)
-    return entry + b',"bytes":null' if raw is None else entry
-
-
 def openai_logprobs(entries: Iterable[TokenLogprob], num_top: int) -> bytes:
     """Every key always; −9999.0 for a token that is not among the 20 most likely (R153, R156)."""
 
-    def top(alternative: TopLogprob) -> bytes:
-        logprob = _finite(alternative.logprob, SENTINEL)
-        return _token_or_null(alternative.token, logprob, alternative.bytes) + b"}"
+    def shown(token: TokenLogprob) -> float:
+        if token.rank is not None and token.rank > SENTINEL_RANK:
+            return SENTINEL
+        return _finite(token.logprob, SENTINEL)
 
-    def entry(token: TokenLogprob) -> bytes:
-        hidden = token.rank is not None and token.rank > SENTINEL_RANK
-        logprob = SENTINEL if hidden else _finite(token.logprob, SENTINEL)
-        return b'%b,"top_logprobs":[%b]}' % (
-            _token_or_null(token.token, logprob, token.bytes),
-            b",".join(map(top, token.top[:num_top])),
-        )
-
-    return b"[%b]" % b",".join(map(entry, entries))
+    return to_json(
+        [
+            {
+                "token": token.token,
+                "logprob": shown(token),
+                "bytes": None if token.bytes is None else list(token.bytes),
+                "top_logprobs": [
+                    {
+                        "token": top.token,
+                        "logprob": _finite(top.logprob, SENTINEL),
+                        "bytes": None if top.bytes is None else list(top.bytes),
+                    }
+                    for top in token.top[:num_top]
+                ],
+            }
+            for token in entries
+        ]
+    )
 
 
 _DEEPINFRA_FLOOR = -9998.0
@@ -85,25 +100,26 @@ _DEEPINFRA_FLOOR = -9998.0
 def deepinfra_logprobs(entries: Iterable[TokenLogprob], num_top: int) -> bytes:
     """No null; `top_logprobs`, a documented extension, only where the request asks (A13)."""
 
-    def top(alternative: TopLogprob) -> bytes:
-        logprob = _finite(alternative.logprob, _DEEPINFRA_FLOOR)
-        return _token(alternative.token, logprob, alternative.bytes) + b"}"
+    def entry(token: TokenLogprob | TopLogprob) -> JsonObject:
+        shown: JsonObject = {
+            "token": token.token,
+            "logprob": _finite(token.logprob, _DEEPINFRA_FLOOR),
+        }
+        if token.bytes is not None:
+            shown["bytes"] = list(token.bytes)
+        return shown
 
-    def entry(token: TokenLogprob) -> bytes:
-        logprob = _finite(token.logprob, _DEEPINFRA_FLOOR)
-        shown = _token(token.token, logprob, token.bytes)
-        if num_top:
-            shown += b',"top_logprobs":[%b]' % b",".join(map(top, token.top[:num_top]))
-        return shown + b"}"
+    def entry_with_top(token: TokenLogprob) -> JsonObject:
+        return {**entry(token), "top_logprobs": [entry(top) for top in token.top[:num_top]]}
 
-    return b"[%b]" % b",".join(map(entry, entries))
+    return to_json([entry_with_top(token) if num_top else entry(token) for token in entries])
 
 
 # ---------------------------------------------------------------- tool calls
 
 
 def function_call(name: str, arguments: str) -> bytes:
-    return b'{"name":%b,"arguments":%b}' % (json_text(name), json_text(arguments))
+    return b'{"name":%b,"arguments":%b}' % (to_json(name), to_json(arguments))
 
 
 def tool_call(call: ToolCall, *, index: int | None = None) -> bytes:
@@ -112,13 +128,13 @@ def tool_call(call: ToolCall, *, index: int | None = None) -> bytes:
     if call.kind == "custom":
         return b'%b"id":%b,"type":"custom","custom":{"name":%b,"input":%b}}' % (
             start,
-            json_text(call.id),
-            json_text(call.name),
-            json_text(call.arguments),
+            to_json(call.id),
+            to_json(call.name),
+            to_json(call.arguments),
         )
     return b'%b"id":%b,"type":"function","function":%b}' % (
         start,
-        json_text(call.id),
+        to_json(call.id),
         function_call(call.name, call.arguments),
     )
 
@@ -136,27 +152,30 @@ def moderation(value: Moderation) -> bytes:
 
 def _outcome(outcome: ModerationOutcome) -> bytes:
     if isinstance(outcome, ModerationFailure):
-        return encode({"type": "error", "code": outcome.code, "message": outcome.message})
-    results = [
-        {
-            "type": "moderation_result",
-            "model": outcome.model,
-            "flagged": result.flagged,
-            "categories": result.categories,
-            "category_scores": result.category_scores,
-            "category_applied_input_types": result.category_applied_input_types,
-        }
-        for result in outcome.results
-    ]
-    return encode({"type": "moderation_results", "model": outcome.model, "results": results})
+        return to_json({"type": "error", "code": outcome.code, "message": outcome.message})
+    results: list[Json] = [_result(outcome.model, result) for result in outcome.results]
+    return to_json({"type": "moderation_results", "model": outcome.model, "results": results})
+
+
+def _result(model: str, result: ModerationResult) -> JsonObject:
+    return {
+        "type": "moderation_result",
+        "model": model,
+        "flagged": result.flagged,
+        "categories": {**result.categories},
+        "category_scores": {**result.category_scores},
+        "category_applied_input_types": {
+            category: [*kinds] for category, kinds in result.category_applied_input_types.items()
+        },
+    }
 
 
 def error_body(error: ChatError, code: str | None) -> bytes:
     """The envelope of both dialects, all four keys (R201, A20); safe to show anybody (R215)."""
     param = error.param
     return b'{"error":{"message":%b,"type":%b,"param":%b,"code":%b}}' % (
-        json_text(clean(error.message, MAX_MESSAGE)),
-        json_text(error.type),
-        b"null" if param is None else json_text(clean(param, MAX_PARAM)),
-        b"null" if code is None else json_text(clean(code, MAX_PARAM)),
+        to_json(clean(error.message, MAX_MESSAGE)),
+        to_json(error.type),
+        b"null" if param is None else to_json(clean(param, MAX_PARAM)),
+        b"null" if code is None else to_json(clean(code, MAX_PARAM)),
     )

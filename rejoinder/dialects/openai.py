@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 
 from rejoinder.dialects import encoding, request
 from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
-from rejoinder.dialects.encoding import encode, json_text
+from rejoinder.dialects.encoding import to_json
 from rejoinder.dialects.profile import Profile
 from rejoinder.errors import ChatError
 from rejoinder.events import (
@@ -59,9 +59,9 @@ class OpenAI:
         parts = [
             b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[%b],"usage":%b'
             % (
-                json_text(completion.id),
+                to_json(completion.id),
                 completion.created,
-                json_text(completion.model),
+                to_json(completion.model),
                 choices,
                 _usage(completion.usage),
             ),
@@ -79,15 +79,15 @@ class OpenAI:
 
 
 def _served_by(service_tier: str, fingerprint: str | None) -> bytes:
-    served = b',"service_tier":%b' % json_text(service_tier)
+    served = b',"service_tier":%b' % to_json(service_tier)
     if fingerprint is not None:
-        served += b',"system_fingerprint":%b' % json_text(fingerprint)
+        served += b',"system_fingerprint":%b' % to_json(fingerprint)
     return served
 
 
 def _usage(usage: Usage) -> bytes:
     """Every counter, zero when unused (R180)."""
-    return encode(
+    return to_json(
         {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -112,7 +112,7 @@ def _finish_reason(reason: FinishReason, options: AnswerOptions, *, has_calls: b
     if reason == "malformed_function_call":
         reason = "tool_calls" if has_calls else "stop"
     if reason != "tool_calls":
-        return json_text(reason)
+        return to_json(reason)
     if options.legacy_functions:
         return b'"function_call"'
     return b'"stop"' if options.named_tool else b'"tool_calls"'
@@ -156,7 +156,7 @@ def _message(choice: Choice, options: AnswerOptions, policy: RequestPolicy) -> b
         % (_text_or_null(content), _text_or_null(refusal))
     ]
     if choice.reasoning_content and policy.openai_reasoning == "reasoning_content":
-        parts.append(b',"reasoning_content":' + json_text(choice.reasoning_content))
+        parts.append(b',"reasoning_content":' + to_json(choice.reasoning_content))
     if choice.tool_calls and options.legacy_functions:
         call = choice.tool_calls[0]
         parts.append(b',"function_call":' + encoding.function_call(call.name, call.arguments))
@@ -166,7 +166,7 @@ def _message(choice: Choice, options: AnswerOptions, policy: RequestPolicy) -> b
 
 
 def _text_or_null(text: str | None) -> bytes:
-    return b"null" if text is None else json_text(text)
+    return b"null" if text is None else to_json(text)
 
 
 # ---------------------------------------------------------------- chunks
@@ -244,9 +244,9 @@ class _OpenAIChunkEncoder:
         self._head = (
             b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b%b,"choices":['
             % (
-                json_text(event.id),
+                to_json(event.id),
                 event.created,
-                json_text(event.model),
+                to_json(event.model),
                 _served_by(event.service_tier, event.system_fingerprint),
             )
         )
@@ -260,7 +260,7 @@ class _OpenAIChunkEncoder:
         """The `obfuscation` of one chunk (A6)."""
         if self._padding is None:
             return b"}\n\n"
-        return b',"obfuscation":%b}\n\n' % json_text(self._padding())
+        return b',"obfuscation":%b}\n\n' % to_json(self._padding())
 
     def _without_choices(self, fields: bytes) -> bytes:
         return b"%b]%b%b" % (self._head, fields, self._padded())
@@ -308,10 +308,10 @@ class _OpenAIChunkEncoder:
         choice.is_blank = False
         role = b"" if index < self._num_begun else self._begin(index, _TEXT_ROLE)
         if not logprobs and self._padding is None:
-            return b"%b%b%b%b" % (role, choice.content_head, json_text(text), self._text_end)
+            return b"%b%b%b%b" % (role, choice.content_head, to_json(text), self._text_end)
         return role + self._chunk(
             choice,
-            b'{"content":%b}' % json_text(text),
+            b'{"content":%b}' % to_json(text),
             logprobs=_logprobs(logprobs, None, self._options),
         )
 
@@ -321,7 +321,7 @@ class _OpenAIChunkEncoder:
             return b""
         choice = self._open(event.index)
         role = self._begin(event.index, _BLANK_ROLE)
-        return role + self._chunk(choice, b'{"reasoning_content":%b}' % json_text(event.text))
+        return role + self._chunk(choice, b'{"reasoning_content":%b}' % to_json(event.text))
 
     def _refusal(self, event: RefusalDelta) -> bytes:
         logprobs = event.logprobs if self._options.logprobs else None
@@ -332,7 +332,7 @@ class _OpenAIChunkEncoder:
         role = self._begin(event.index, _REFUSAL_ROLE)
         return role + self._chunk(
             choice,
-            b'{"refusal":%b}' % json_text(event.text),
+            b'{"refusal":%b}' % to_json(event.text),
             logprobs=_logprobs(None, logprobs, self._options),
         )
 
@@ -355,7 +355,7 @@ class _OpenAIChunkEncoder:
         if not event.arguments:
             return b""
         choice = self._open(event.index)
-        arguments = json_text(event.arguments)
+        arguments = to_json(event.arguments)
         if self._options.legacy_functions:
             if event.call:
                 return b""
