@@ -92,6 +92,14 @@ class Fleet:
         now = self._clock()
         return tuple(replica.status(now) for replica in self._replicas.values())
 
+    @property
+    def failure(self) -> str | None:
+        """Why the fleet can serve nothing now; None: some replica is well."""
+        now = self._clock()
+        if any(replica.available(now) for replica in self._replicas.values()):
+            return None
+        return f"none of {len(self._replicas)} replicas is serving"
+
     async def start(self) -> None:
         """Probes every replica once and begins to probe them regularly."""
         if self._probing is None:

@@ -1,6 +1,7 @@
 """The engine contract over every engine that can run here. One line in FACTORIES adds one."""
 
 import os
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
@@ -13,6 +14,7 @@ from rejoinder.types import Grammar
 from tests.engines.contract import CHECKS, Subject
 from tests.engines.fake_sglang import FakeSglang
 from tests.engines.fake_vllm import FakeVllm
+from tests.engines.test_real_vllm import chat_prompt
 from tests.engines.toy_model import ToyEngine
 
 PROMPT = (11, 12, 13, 14, 15, 16, 17, 18)
@@ -78,12 +80,14 @@ async def vllm_fleet() -> AsyncIterator[Subject]:
 
 @asynccontextmanager
 async def real_vllm() -> AsyncIterator[Subject]:
-    """SmolLM2 on a real server: its ids 1 … 20 are control tokens, so the prompt is text."""
+    """SmolLM2 on a real server, as test_real_vllm.py says how to start it."""
     engine = VllmEngine(os.environ["REJOINDER_VLLM_URL"])
     await engine.start()
-    prompt = (1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018)
     grammar = Grammar("regex", "[A-Z][a-z]{2,5} [0-9]{3}")
-    long = tuple(range(300, 600))
+    prompt = await chat_prompt("Write a long story about a lighthouse.")
+    # Longer than two of its blocks, and never sent before.
+    first = uuid.uuid4().int % 40_000 + 300
+    long = (first, *range(300, 600))
     yield Subject(engine, prompt, lambda: 0, grammar=grammar, cached_prompt=long)
     await engine.close()
 

@@ -540,6 +540,20 @@ async def test_probes_run_by_themselves() -> None:
     assert engine.closed
 
 
+async def test_a_fleet_says_when_nobody_serves() -> None:
+    engines = {"a": ToyEngine(), "b": ToyEngine()}
+    fleet = Fleet(engines)
+    assert fleet.failure is None
+    engines["a"].well = False
+    for _ in range(2):
+        await fleet._probe_all()
+    assert fleet.failure is None
+    engines["b"].well = False
+    for _ in range(2):
+        await fleet._probe_all()
+    assert fleet.failure == "none of 2 replicas is serving"
+
+
 async def test_a_probe_that_breaks_is_a_failed_probe() -> None:
     class Broken(ToyEngine):
         async def healthy(self) -> bool:

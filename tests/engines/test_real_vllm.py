@@ -1,0 +1,171 @@
+"""Against a real vLLM, where REJOINDER_VLLM_URL names one; skipped elsewhere.
+
+It serves a small model with `--enable-scale-out --enable-prompt-tokens-details --dtype float32`
+(in bfloat16 a sequence depends on what else is in its batch).
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from rejoinder.engines.fleet import Fleet
+from rejoinder.engines.vllm import VllmEngine
+from rejoinder.engines.vllm_wire import CompletionsWire
+from rejoinder.errors import ContextLengthExceeded, InvalidRequest
+from rejoinder.types import Counts, Grammar, Prompt, SamplingParams
+from tests.engines.contract import answer
+
+URL = os.environ.get("REJOINDER_VLLM_URL", "")
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
+
+pytestmark = pytest.mark.skipif(not URL, reason="no REJOINDER_VLLM_URL")
+
+
+async def chat_prompt(text: str) -> tuple[int, ...]:
+    """The ids of one user message, rendered by the server."""
+    async with aiohttp.ClientSession() as session:
+        models = await (await session.get(f"{URL}/v1/models")).json()
+        body = {
+            "model": models["data"][0]["id"],
+            "messages": [{"role": "user", "content": text}],
+            "add_generation_prompt": True,
+        }
+        async with session.post(f"{URL}/tokenize", json=body) as response:
+            return tuple((await response.json())["tokens"])
+
+
+async def running() -> int:
+    async with aiohttp.ClientSession() as session:
+        metrics = await (await session.get(f"{URL}/metrics")).text()
+    found = re.findall(r"^vllm:num_requests_running\{[^}]*\} ([0-9.]+)", metrics, re.MULTILINE)
+    return int(sum(map(float, found)))
+
+
+@asynccontextmanager
+async def engine() -> AsyncIterator[VllmEngine]:
+    one = VllmEngine(URL)
+    await one.start()
+    yield one
+    await one.close()
+
+
+class Cut:
+    """A way to the server that is cut after so many events of a stream."""
+
+    def __init__(self) -> None:
+        self.after: int | None = None
+        self.url = ""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Cut"]:
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield self
+        server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = urlsplit(URL)
+        answers, requests = await asyncio.open_connection(there.hostname, there.port)
+        sending = asyncio.create_task(self._send(reader, requests))
+        events = 0
+        try:
+            while part := await answers.read(65536):
+                events += part.count(b"data: ")
+                writer.write(part)
+                await writer.drain()
+                if self.after is not None and events >= self.after:
+                    self.after = None
+                    break
+        except OSError:
+            pass
+        finally:
+            sending.cancel()
+            for one in (writer, requests):
+                one.close()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _send(self, reader: asyncio.StreamReader, requests: asyncio.StreamWriter) -> None:
+        while part := await reader.read(65536):
+            requests.write(part)
+            await requests.drain()
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+async def test_a_replica_killed_at_every_token(fallback: bool) -> None:
+    params = SamplingParams(max_tokens=24, temperature=0.0, num_top_logprobs=2)
+    prompt = await chat_prompt("Name three colours.")
+    async with Cut().open() as cut:
+        first, second = VllmEngine(cut.url), VllmEngine(URL)
+        for one in (first, second):
+            await one.start()
+            if fallback:
+                one._wire = CompletionsWire()
+        whole = await answer(second, prompt, params)
+        assert len(whole.token_ids) > 5
+        for after in range(1, len(whole.token_ids) + 2):
+            fleet = Fleet({"cut": first, "whole": second})
+            fleet._replicas["whole"].sequences = 1
+            cut.after = after
+            got = await answer(fleet, prompt, params)
+            assert got.token_ids == whole.token_ids, after
+            assert got.finish_reason == whole.finish_reason
+            assert got.counts.completion_tokens == whole.counts.completion_tokens
+            for mine, theirs in zip(got.logprobs, whole.logprobs, strict=True):
+                assert mine.logprob == pytest.approx(theirs.logprob, abs=2e-3)
+        await first.close()
+        await second.close()
+
+
+async def test_closing_frees_the_server() -> None:
+    async with engine() as one:
+        steps = one.generate(
+            Prompt(token_ids=await chat_prompt("Write a story.")),
+            SamplingParams(max_tokens=500),
+            Counts(),
+        )
+        await anext(steps)
+        assert await running() == 1
+        await steps.aclose()
+        async with asyncio.timeout(3):
+            while await running():
+                await asyncio.sleep(0.05)
+
+
+async def test_refusals_are_ours_or_the_clients() -> None:
+    async with engine() as one:
+        with pytest.raises(ContextLengthExceeded):
+            await answer(one, (300,) * 2048, GREEDY)
+        with pytest.raises(InvalidRequest):
+            await answer(one, (300, 99_999_999), GREEDY)
+        grammar = Grammar("json_schema", '{"type":"objekt"}', param="response_format")
+        with pytest.raises(InvalidRequest) as caught:
+            await answer(one, (300, 301), SamplingParams(max_tokens=5, grammar=grammar))
+        assert caught.value.param == "response_format"
+
+
+async def test_a_special_token_in_a_lark_grammar() -> None:
+    """llguidance's Lark, in which special tokens have their own spelling."""
+    grammar = Grammar("lark", 'start: "yes" <|im_end|>')
+    params = SamplingParams(max_tokens=10, temperature=0.0, grammar=grammar)
+    async with engine() as one:
+        whole = await answer(one, await chat_prompt("Say yes."), params)
+        assert whole.finish_reason == "stop" and whole.token_ids
+
+
+async def test_both_endpoints_agree() -> None:
+    params = SamplingParams(max_tokens=12, temperature=1.5, seed=11, num_top_logprobs=3)
+    prompt = await chat_prompt("Say something surprising.")
+    async with engine() as one:
+        tokens = await answer(one, prompt, params)
+        one._wire = CompletionsWire()
+        completions = await answer(one, prompt, params)
+    assert tokens.token_ids == completions.token_ids
+    for mine, theirs in zip(tokens.logprobs, completions.logprobs, strict=True):
+        assert min(mine.rank, 21) == theirs.rank
+        assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-3)
