@@ -8,6 +8,7 @@ HTTP, how the model is served.
 import asyncio
 import math
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
@@ -192,14 +193,17 @@ class GuardModerator:
     async def _score(self, text: str) -> ModerationResult:
         scores: dict[str, float] = {}
         if text:
+            salt = f"moderation-{uuid.uuid4().hex}"
             for arguments, categories in self._family.questions:
-                choice = await self._ask(text, arguments)
+                choice = await self._ask(text, arguments, salt)
                 chance = verdict(choice, self._family)
                 for name in categories or labelled(choice.content or "", chance, self._family):
                     scores[name] = max(chance, scores.get(name, 0.0))
         return result(scores)
 
-    async def _ask(self, text: str, arguments: JsonObject) -> Choice:
+    async def _ask(self, text: str, arguments: JsonObject, salt: str) -> Choice:
+        """`salt` takes the place of the account: a text shares a prefix cache with no other, or
+        the time of its moderation would tell whose text came before."""
         request = ChatRequest(
             model=self._model,
             messages=(UserMessage(text),),
@@ -208,6 +212,7 @@ class GuardModerator:
             logprobs=True,
             num_top_logprobs=_TOP_LOGPROBS,
             chat_template_kwargs=arguments,
+            account=salt,
         )
         collector = Collector()
         async with self._slots, aclosing(self._backend.chat(request, Meter())) as events:

@@ -116,6 +116,7 @@ async def test_shield_gemma_asks_one_question_a_policy() -> None:
     assert scored.category_scores["violence"] == pytest.approx(0.1)
     guidelines = [request.chat_template_kwargs["guideline"] for request in guard.requests]
     assert len(set(map(str, guidelines))) == 4
+    assert len({request.account for request in guard.requests}) == 1
     for request in guard.requests:
         assert (request.temperature, request.max_tokens, request.logprobs) == (0.0, 1, True)
 
@@ -144,6 +145,7 @@ async def test_several_texts_keep_their_order_and_empty_ones_ask_nothing() -> No
     results = await GuardModerator(guard, LLAMA).moderate(["", "a", "b", ""])
     assert [scored.flagged for scored in results.results] == [False, False, True, False]
     assert len(guard.requests) == 2
+    assert len({request.account for request in guard.requests} - {""}) == 2, "no shared cache"
     assert results.model == LLAMA
 
 
