@@ -3,7 +3,6 @@
 Pure: no clock, no I/O; randomness is an argument. It must not know: engines, health, HTTP.
 """
 
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -25,6 +24,10 @@ MAX_BLOCKS = 16_384
 MIN_BLOCKS = 32
 SHRINK = 0.95
 """How far a replica's remembered blocks shrink when it had less than was expected of it."""
+
+SLACK_TOKENS = 256
+"""How much less is no surprise: engines round down to blocks of their own, up to 128 tokens, and
+compute the last one again."""
 
 TOKENS_PER_SEQUENCE = 256
 """How many tokens of prefill one more running sequence is worth when replicas are compared."""
@@ -66,7 +69,6 @@ class PrefixIndex:
 
     def __init__(self, *, block_tokens: int = BLOCK_TOKENS, max_blocks: int = MAX_BLOCKS) -> None:
         self._spans = tuple(_spans(block_tokens))
-        self._starts = [start for start, _, _ in self._spans]
         self._max_blocks = max_blocks
         self._bits: dict[str, int] = {}
         self._everybody = 0
@@ -154,8 +156,7 @@ class PrefixIndex:
             return
         expected = known.tokens.get(replica, 0)
         recent, limit = self._recent[replica], self._limits[replica]
-        kept = bisect_left(self._starts, cached_tokens)
-        if kept < bisect_left(self._starts, expected) - 1:
+        if expected - cached_tokens > SLACK_TOKENS:
             limit = int(min(limit, len(recent)) * SHRINK)
         elif expected:
             limit += len(known.hashes)

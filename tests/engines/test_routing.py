@@ -85,30 +85,32 @@ def test_the_oldest_blocks_go_and_never_a_prefix_before_what_it_leads_to() -> No
 
 def test_fewer_cached_tokens_than_expected_make_the_memory_shorter() -> None:
     index = index_of("a", max_blocks=1000)
-    for start in range(0, 4000, 40):
-        put(index, "a", "s", tuple(range(start, start + 40)))
+    for start in range(0, 40_000, 400):
+        put(index, "a", "s", tuple(range(start, start + 400)))
     before = len(index)
-    match = index.match("s", tuple(range(3960, 4000)))
-    assert match.tokens == {"a": 32}
-    index.correct("a", match, cached_tokens=0)
+    match = index.match("s", tuple(range(39_600, 40_000)))
+    assert match.tokens == {"a": 400}
+    index.correct("a", match, cached_tokens=100)
     assert len(index) < before
     for _ in range(200):
         index.correct("a", match, cached_tokens=0)
     assert len(index) == MIN_BLOCKS
     for _ in range(200):
-        index.correct("a", match, cached_tokens=32)
-    for start in range(0, 4000, 40):
-        put(index, "a", "s", tuple(range(start, start + 40)))
+        index.correct("a", match, cached_tokens=400)
+    for start in range(0, 40_000, 400):
+        put(index, "a", "s", tuple(range(start, start + 400)))
     assert len(index) == before
     index.check_integrity()
 
 
-def test_a_block_less_than_expected_is_no_surprise() -> None:
-    """Engines round down to blocks of their own size, and never reuse the last token."""
+def test_a_little_less_than_expected_is_no_surprise() -> None:
     index = index_of("a", max_blocks=1000)
-    put(index, "a", "s", tuple(range(200)))
+    put(index, "a", "s", tuple(range(1024)))
     before = len(index)
-    index.correct("a", index.match("s", tuple(range(200))), cached_tokens=196)
+    for _ in range(10):
+        match = index.match("s", tuple(range(1024)))
+        assert match.tokens == {"a": 1024}
+        index.correct("a", match, cached_tokens=1024 - 256)
     assert len(index) == before
 
 
