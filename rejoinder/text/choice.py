@@ -149,8 +149,8 @@ class ChoiceDecoder:
             data = self._token_bytes(token_id)
             if not data:
                 continue  # a control token is neither text nor reported
+            start = self._position + detokenizer.breaks_off(data)
             text = detokenizer.feed(data)
-            start = self._position
             self._position += len(text)
             end = self._position + detokenizer.is_mid_character
             entry = self._entry(data, logprobs[number]) if logprobs else None

@@ -7,6 +7,7 @@ know, as docs/formats.md says. This module must not know: jinja2, tokens, sentin
 from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
+import jiter
 import msgspec
 from msgspec import Struct
 
@@ -285,9 +286,10 @@ def _call_arguments(call: ToolCall) -> str:
 
 def _object(text: str) -> JsonObject | None:
     try:
-        return msgspec.json.decode(text, type=dict[str, Json])
-    except (msgspec.DecodeError, RecursionError):
+        value: Json = jiter.from_json(text.encode())
+    except ValueError:
         return None
+    return value if isinstance(value, dict) else None
 
 
 def merged(one: JsonObject, other: JsonObject, between: str) -> JsonObject:

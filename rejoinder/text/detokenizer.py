@@ -20,6 +20,16 @@ class Detokenizer:
         """Whether bytes of an unfinished character are waiting."""
         return bool(self._pending)
 
+    def breaks_off(self, data: bytes) -> bool:
+        """Whether `data` cannot go on with the unfinished character, which then is one U+FFFD."""
+        if not self._pending:
+            return False
+        try:
+            utf_8_decode(self._pending + data[:1], "strict", False)
+        except UnicodeDecodeError:
+            return True
+        return False
+
     def feed(self, data: bytes) -> str:
         """The characters that `data` completes."""
         if self._pending:

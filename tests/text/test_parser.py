@@ -261,7 +261,7 @@ ADD = '{"name": "add", "arguments": {"a": 1}}'
             Answer(reasoning=f"let me <tool_call>{ADD}</tool_call> or not", content="No."),
         ),
         (
-            f'<tool_call>{{"name": "add", "arguments": {{"a": "END"}}}}</tool_call> x END y',
+            '<tool_call>{"name": "add", "arguments": {"a": "END"}}</tool_call> x END y',
             {"stop": ("END",)},
             Answer(content=" x ", calls=(Call("add", '{"a": "END"}'),), finish="tool_calls"),
         ),
