@@ -139,7 +139,7 @@ def announce(console: Console, config: Config, listener: socket.socket, seconds:
     names = [model.id for model in config.models] + [one.id for one in config.fallbacks]
     key = ' -H "Authorization: Bearer $KEY"' if config.keys else ""
     console.print(f"[bold]Rejoinder {__version__}[/] is ready after {seconds:.1f} s.")
-    console.print(f"  API    {url}/v1 (OpenAI), {url}/v1/openai (DeepInfra)")
+    console.print(f"  API    {url}/v1 (OpenAI), {url}/v1/openai (DeepInfra)", soft_wrap=True)
     console.print(f"  models {', '.join(names)}", soft_wrap=True)
     body = f'{{"model": "{names[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     curl = f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
