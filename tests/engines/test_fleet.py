@@ -507,6 +507,22 @@ async def test_removing_moves_what_still_runs(fault: list[Fault]) -> None:
     assert (await run(fleet)) == whole
 
 
+async def test_a_replica_that_leaves_while_the_client_is_slow_is_left_at_the_next_token() -> None:
+    whole = await run(ToyEngine())
+    leaving, other = ToyEngine(), ToyEngine()
+    fleet = _starting_with("leaving", Fleet({"leaving": leaving, "other": other}))
+    steps = fleet.generate(PROMPT, GREEDY, Counts())
+    got = [*(await anext(steps)).token_ids, *(await anext(steps)).token_ids]
+    removed = asyncio.create_task(fleet.remove("leaving", within_seconds=0))
+    await asyncio.sleep(0.01)
+    got += (await anext(steps)).token_ids
+    await asyncio.wait_for(removed, 1)
+    assert leaving.running == 0 and other.prompts == [PROMPT.token_ids + whole.token_ids[:2]]
+    async for step in steps:
+        got += step.token_ids
+    assert tuple(got) == whole.token_ids
+
+
 async def test_a_new_replica_gets_its_share_slowly() -> None:
     clock = Clock()
     old, new = ToyEngine(delay=0.01), ToyEngine(delay=0.01)
