@@ -15,8 +15,11 @@ from rejoinder.types import (
     AnswerOptions,
     CustomTool,
     JsonObjectFormat,
+    RegexFormat,
     Tool,
     ToolChoice,
+    UserMessage,
+    VideoPart,
 )
 from tests.dialects.test_parameters import decode, refusal
 
@@ -270,6 +273,24 @@ def test_unknown_parameters_are_refused_or_listed() -> None:
     assert "'foo'" in error.message and "server.extra_parameters" in error.message
     assert decode("openai", body, ACCEPT).ignored == ("foo", "stream_options.bar")
     assert decode("deepinfra", body).ignored == ("foo", "stream_options.bar")
+
+
+def test_deepinfra_s_values_are_accepted_in_known_parameters() -> None:
+    video = {"type": "video_url", "video_url": {"url": "u"}}
+    body = request(
+        messages=[{"role": "user", "content": [video]}],
+        response_format={"type": "regex", "regex": "a+"},
+        stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+    )
+    decoded = decode("openai", body, ACCEPT)
+    assert decoded.ignored == ()
+    assert decoded.answer.continuous_usage
+    assert decoded.chat.response_format == RegexFormat("a+")
+    assert decoded.chat.messages == (UserMessage((VideoPart("u"),)),)
+    # OpenAI's own rows keep their ranges.
+    assert decode("openai", request(top_p=0, n=128), ACCEPT).chat.n == 128
+    assert refusal("openai", request(stop=["a"] * 5), ACCEPT).param == "stop"
 
 
 def test_listed_parameters_are_safe_in_a_header() -> None:
