@@ -61,7 +61,7 @@ class ChoiceSpec(Struct, frozen=True, kw_only=True):
 
 class ChoiceDecoder:
     """`feed` each step, then `flush` once. `token_bytes` gives a token's bytes; for control tokens
-    that a format uses as markers it must give their text (`formats.marker_bytes`)."""
+    that a format uses as markers it must give their text (`ChatTemplate.token_bytes`)."""
 
     def __init__(
         self, *, index: int, token_bytes: Callable[[int], bytes], spec: ChoiceSpec
@@ -92,6 +92,11 @@ class ChoiceDecoder:
     def stopped(self) -> bool:
         """Enough has been said: a stop string matched, or the one call allowed is complete."""
         return self._stopped
+
+    @property
+    def is_thinking(self) -> bool:
+        """A thought is open now, and nothing in it may be a call: it can be closed by force."""
+        return self._parser is not None and self._parser.is_thinking
 
     @property
     def num_reasoning_tokens(self) -> int:

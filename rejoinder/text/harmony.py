@@ -45,6 +45,10 @@ class HarmonyParser:
         self._message = Markers((MESSAGE,))
         self._edges = Markers((*ENDS, START, CHANNEL))
 
+    @property
+    def is_thinking(self) -> bool:
+        return self._state == "body" and self._kind == "reasoning"
+
     def is_custom(self, name: str) -> bool:
         return self._tools.is_custom(name)
 

@@ -39,6 +39,9 @@ class Parser(Protocol):
     @property
     def reads_calls(self) -> bool: ...
 
+    @property
+    def is_thinking(self) -> bool: ...
+
     def is_custom(self, name: str) -> bool: ...
 
     def feed(self, text: str) -> list[Piece]: ...
@@ -111,6 +114,10 @@ class MarkupParser:
             "call": self._in_call,
             "skip": self._skip,
         }
+
+    @property
+    def is_thinking(self) -> bool:
+        return self._state == "thought"
 
     def is_custom(self, name: str) -> bool:
         return self._tools.is_custom(name)

@@ -22,7 +22,7 @@ from msgspec import Struct
 from rejoinder.errors import InvalidRequest
 from rejoinder.text import conversation
 from rejoinder.text.conversation import Abilities, message_values, tool_values
-from rejoinder.text.formats import TOOL_FORMATS, detect_formats
+from rejoinder.text.formats import TOOL_FORMATS, detect_formats, marker_bytes
 from rejoinder.text.guard import ControlTokens, spare_characters, strings_in
 from rejoinder.text.reasoning import ReasoningFormat, reasoning_format, template_kwargs
 from rejoinder.types import (
@@ -155,6 +155,8 @@ class ChatTemplate:
             self.source, tool_format, reasoning_format
         )
         self.abilities = self._probe()
+        self.token_bytes = marker_bytes(tokenizer, self.tool_format, self.reasoning_format)
+        """The bytes of a token for a `ChoiceDecoder`: markers that are control tokens have text."""
 
     def render(self, request: ChatRequest, *, now: datetime) -> RenderedPrompt:
         """The prompt of a request. Raises InvalidRequest naming `messages`, the part that is not
