@@ -10,10 +10,9 @@ import math
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
 import aiohttp
-from msgspec import Struct
 
 from rejoinder.backends.retry import RetryPolicy, retry_after_seconds
 from rejoinder.backends.rewrite import Rewriter, RewriteSpec
@@ -96,14 +95,6 @@ class _Stale(Exception):
     """A connection was closed before a byte of the answer came over it."""
 
 
-class _Try(Struct, frozen=True):
-    """What belongs to one try: the request, its decoder, what is left to do on its events."""
-
-    sent: ProviderRequest
-    decoder: ChunkDecoder
-    rewriter: Rewriter | None
-
-
 class RemoteBackend:
     """One provider. Made outside a loop; its connections are opened by the first request.
 
@@ -157,14 +148,14 @@ class RemoteBackend:
         attempt = 0
         stale = False
         while True:
-            attempted = self._attempt(request)
+            answer = self._answer(request, deadline)
             started = False
             try:
-                async with aclosing(self._batches(attempted, deadline, meter)) as batches:
-                    async for batch in batches:
-                        for event in batch:
-                            started = True
-                            yield event
+                await answer.open(self._open)
+                while (events := await answer.read(meter)) is not None:
+                    for event in events:
+                        started = True
+                        yield event
                 return
             except _Stale:
                 if stale:
@@ -177,7 +168,8 @@ class RemoteBackend:
             except _Failure as error:
                 failure = error
             finally:
-                self._account(attempted.decoder, meter)
+                answer.close()
+                self._account(answer.decoder, meter)
             if started or self._closed:
                 raise failure.error
             if self._learns_limit_name(failure.error, request):
@@ -196,7 +188,7 @@ class RemoteBackend:
 
     # ------------------------------------------------------------ one try
 
-    def _attempt(self, request: ChatRequest) -> _Try:
+    def _answer(self, request: ChatRequest, deadline: float) -> "_Answer":
         sent = encode_request(
             request,
             dialect=self._config.dialect,
@@ -227,64 +219,8 @@ class RemoteBackend:
             if spec.is_needed
             else None
         )
-        return _Try(sent, decoder, rewriter)
-
-    async def _batches(
-        self, attempted: _Try, deadline: float, meter: Meter
-    ) -> AsyncGenerator[list[Event], None]:
-        """The events of each read. What was decoded before a failure comes before it."""
-        decoder, rewriter = attempted.decoder, attempted.rewriter
-        async with aclosing(self._reads(attempted, deadline)) as reads:
-            async for events, failure in reads:
-                if rewriter is not None:
-                    events = rewriter.feed(events)
-                    if rewriter.stopped and not decoder.ended:
-                        yield [*events, Done(decoder.usage())]
-                        return
-                if decoder.has_usage:
-                    meter.reported = decoder.usage()
-                if events:
-                    yield events
-                if failure is not None:
-                    raise failure
-
-    async def _reads(
-        self, attempted: _Try, deadline: float
-    ) -> AsyncGenerator[tuple[list[Event], ChatError | None], None]:
-        decoder = attempted.decoder
-        response = await self._open(attempted.sent, deadline)
-        watch = _Watch(response.content)
-        try:
-            body = _Body(decoder)
-            has_begun = False
-            num_deltas = 0
-            while not decoder.ended:
-                try:
-                    data = await watch.read(deadline)
-                except _Silence:
-                    events, failure = _at_end(body, _silent(has_begun=has_begun))
-                    yield events, failure
-                    return
-                except (aiohttp.ClientError, OSError):
-                    events, failure = _at_end(body, _lost())
-                    yield events, failure
-                    return
-                events, failure = body.feed(data) if data else _at_end(body, None)
-                has_begun = has_begun or bool(events)
-                if has_begun and (events or decoder.num_deltas != num_deltas):
-                    num_deltas = decoder.num_deltas
-                    deadline = watch.now() + self._config.between_tokens_timeout_seconds
-                if decoder.complete and not decoder.ended:
-                    patience = DONE_SECONDS if decoder.has_usage else USAGE_SECONDS
-                    deadline = min(deadline, watch.now() + patience)
-                if events or failure is not None:
-                    yield events, failure
-                if not data:
-                    return
-            await _reach_end(response)
-        finally:
-            watch.stop()
-            response.close()
+        between = self._config.between_tokens_timeout_seconds
+        return _Answer(sent, decoder, rewriter, deadline, between)
 
     async def _open(self, sent: ProviderRequest, deadline: float) -> aiohttp.ClientResponse:
         """The head of an answer with status 200. Raises _Failure, _Stale."""
@@ -373,6 +309,105 @@ class RemoteBackend:
         return True
 
 
+class _Answer:
+    """One try: the request, the bytes that come back, and the events they are.
+
+    `deadline`: when the first event must have come; `between`: seconds from one to the next.
+    """
+
+    def __init__(
+        self,
+        sent: ProviderRequest,
+        decoder: ChunkDecoder,
+        rewriter: Rewriter | None,
+        deadline: float,
+        between: float,
+    ) -> None:
+        self.decoder = decoder
+        self._sent = sent
+        self._rewriter = rewriter
+        self._body = _Body(decoder)
+        self._deadline = deadline
+        self._between = between
+        self._response: aiohttp.ClientResponse | None = None
+        self._watch: _Watch | None = None
+        self._failure: ChatError | None = None
+        self._over = False
+        self._is_spent = False
+        self._has_begun = False
+        self._num_deltas = 0
+
+    async def open(self, opener: Callable[..., Awaitable[aiohttp.ClientResponse]]) -> None:
+        """Sends the request. Raises _Failure, _Stale."""
+        self._response = await opener(self._sent, self._deadline)
+        self._watch = _Watch(self._response.content)
+
+    def close(self) -> None:
+        """Lets go of the connection, at once and whatever is under way."""
+        if self._watch is not None:
+            self._watch.stop()
+        if self._response is not None:
+            self._response.close()
+
+    async def read(self, meter: Meter) -> list[Event] | None:
+        """The events of the next read that has any; None at the end. Raises ChatError, when
+        everything that came before it has been given."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._over:
+                await self._reach_end()
+                return None
+            events = await self._read_once()
+            if self._rewriter is not None:
+                events = self._rewriter.feed(events)
+                if self._rewriter.stopped and not self.decoder.ended:
+                    self._over = self._is_spent = True
+                    self._failure = None
+                    events.append(Done(self.decoder.usage()))
+            if self.decoder.has_usage:
+                meter.reported = self.decoder.usage()
+            if events:
+                return events
+
+    async def _read_once(self) -> list[Event]:
+        watch, decoder = self._watch, self.decoder
+        assert watch is not None
+        try:
+            data = await watch.read(self._deadline)
+        except _Silence:
+            return self._end(_silent(has_begun=self._has_begun))
+        except (aiohttp.ClientError, OSError):
+            return self._end(_lost())
+        if not data:
+            return self._end(None)
+        events, self._failure = self._body.feed(data)
+        if events or (self._has_begun and decoder.num_deltas != self._num_deltas):
+            self._has_begun = True
+            self._num_deltas = decoder.num_deltas
+            self._deadline = watch.now() + self._between
+        if decoder.ended:
+            self._over = True
+        elif decoder.complete:
+            patience = DONE_SECONDS if decoder.has_usage else USAGE_SECONDS
+            self._deadline = min(self._deadline, watch.now() + patience)
+        return events
+
+    def _end(self, failure: ChatError | None) -> list[Event]:
+        """The body has ended, cleanly or by a failure, which does not matter to a complete
+        answer."""
+        self._over = self._is_spent = True
+        if failure is not None and not self._body.is_complete:
+            self._failure = failure
+            return []
+        events, self._failure = self._body.end()
+        return events
+
+    async def _reach_end(self) -> None:
+        if self._response is not None and not self._is_spent:
+            await _reach_end(self._response)
+
+
 class _Body:
     """The bytes of one answer: an event stream, or one JSON body whatever was asked for."""
 
@@ -428,21 +463,19 @@ class _Body:
 class _Watch:
     """Reads with a deadline, by one timer for the whole stream instead of one for each read."""
 
-    __slots__ = ("_content", "_deadline", "_loop", "_timer")
+    __slots__ = ("_content", "_deadline", "_timer", "_when", "now")
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
-        self._loop = asyncio.get_running_loop()
+        self.now = asyncio.get_running_loop().time
         self._deadline = math.inf
+        self._when = math.inf
         self._timer: asyncio.TimerHandle | None = None
-
-    def now(self) -> float:
-        return self._loop.time()
 
     async def read(self, deadline: float) -> bytes:
         """What has arrived, b"" at the end. Raises _Silence past the deadline."""
         self._deadline = deadline
-        if self._timer is None or self._timer.when() > deadline:
+        if self._when > deadline:
             self._arm(deadline)
         try:
             return await self._content.readany()
@@ -456,21 +489,16 @@ class _Watch:
 
     def _arm(self, when: float) -> None:
         self.stop()
-        self._timer = self._loop.call_at(when, self._ring)
+        self._when = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
-        if self._deadline <= self._loop.time():
+        self._when = math.inf
+        if self._deadline <= self.now():
             self._content.set_exception(_Silence())
         elif self._deadline != math.inf:
             self._arm(self._deadline)
-
-
-def _at_end(body: _Body, failure: ChatError | None) -> tuple[list[Event], ChatError | None]:
-    """The body has ended, cleanly or by a failure, which does not matter to a complete answer."""
-    if failure is not None and not body.is_complete:
-        return [], failure
-    return body.end()
 
 
 async def _reach_end(response: aiohttp.ClientResponse) -> None:

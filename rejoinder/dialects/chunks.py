@@ -189,6 +189,7 @@ class ChunkDecoder:
         "_n",
         "_new_id",
         "_num_chars",
+        "_num_finished",
         "_num_open",
         "_num_prompt_tokens",
         "_observe",
@@ -231,6 +232,7 @@ class ChunkDecoder:
         self._choices: dict[int, _Choice] = {}
         self._plain: dict[int, _Choice] = {}
         """The choices whose next text needs no thought."""
+        self._num_finished = 0
         self._num_open = 0
         self._first_index: int | None = None
         self._last_index = 0
@@ -353,7 +355,7 @@ class ChunkDecoder:
     @property
     def complete(self) -> bool:
         """Whether every choice has told its finish reason: only usage and [DONE] may follow."""
-        return len(self._choices) >= self._n and all(c.reason for c in self._choices.values())
+        return self._num_finished >= self._n
 
     @property
     def has_usage(self) -> bool:
@@ -506,6 +508,8 @@ class ChunkDecoder:
         if reason is not None:
             if choice.reason is not None:
                 self._deviate("finish_repeated", reason)
+            else:
+                self._num_finished += 1
             if choice.reason is None or _WEIGHT[reason] > _WEIGHT[choice.reason]:
                 choice.reason = reason
         self._set_plain(choice)

@@ -140,7 +140,10 @@ def read_error_body(status: int, body: bytes) -> ProviderError:
 
 def error_in(payload: JsonObject) -> ProviderError | None:
     """The error that a frame or body with status 200 reports, None when it reports none."""
-    error = payload.get("error")
+    get = payload.get
+    error = get("error")
+    if get("choices") and not (error or get("error_message") or get("base_resp")):
+        return None
     if isinstance(error, str) and error:
         outer = _flat(payload)
         return outer if outer is not None and outer.message else _with_status(payload, error)

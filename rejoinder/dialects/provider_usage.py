@@ -10,8 +10,7 @@ from rejoinder.types import Json, JsonObject, Usage
 
 __all__ = ["UsageReader", "find_usage"]
 
-_PLACES: tuple[tuple[str, ...], ...] = (
-    ("usage",),
+_ODD_PLACES: tuple[tuple[str, ...], ...] = (
     ("x_groq", "usage"),
     ("usageMetadata",),
     ("message", "usage"),
@@ -55,18 +54,20 @@ def find_usage(payload: JsonObject) -> tuple[JsonObject, bool] | None:
     usage = payload.get("usage")
     if isinstance(usage, dict) and usage:
         return usage, True
-    for place in _PLACES[1:]:
-        found = _at(payload, place)
-        if isinstance(found, dict) and found:
-            return found, False
+    for place in _ODD_PLACES:
+        if place[0] in payload:
+            found = _at(payload, place)
+            if isinstance(found, dict) and found:
+                return found, False
     choices = payload.get("choices")
     if isinstance(choices, list):
         for choice in choices:
             if not isinstance(choice, dict):
                 continue
-            for found in (choice.get("usage"), _at(choice, ("delta", "usage"))):
-                if isinstance(found, dict) and found:
-                    return found, False
+            delta = choice.get("delta")
+            found = choice.get("usage") or (delta.get("usage") if isinstance(delta, dict) else None)
+            if isinstance(found, dict) and found:
+                return found, False
     return None
 
 
