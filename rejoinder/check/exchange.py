@@ -423,7 +423,7 @@ class ChoiceView:
 # ---------------------------------------------------------------- bytes → frames
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-_BLANK_LINE = re.compile(rb"(?:\r\n|\r|\n)(?:\r\n|\r(?!\n)|\n)|\A(?:\r\n|\r|\n)")
+_BLANK_LINE = re.compile(rb"(?:\r\n|\r(?!\n)|\n)(?:\r\n|\r(?!\n)|\n)|\A(?:\r\n|\r|\n)")
 
 
 def split_frames(body: bytes) -> Iterator[Frame]:

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
+from rejoinder.check.decoded import repairs
 from rejoinder.check.exchange import DialectName, Exchange, Frame
 from rejoinder.check.rule import Evidence, Mode, Problem, Rule, Severity, Skipped
 
@@ -91,8 +93,35 @@ DIALECT_TITLES: dict[DialectName, Literal["openai", "deepinfra"]] = {
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> list[Outcome]:
-    """Every rule of the dialect, judged."""
-    return [judge_rule(evidence, r) for r in rules if r.applies_to(evidence.dialect)]
+    """Every rule of the dialect, judged; then what only the chunk decoder stumbles over."""
+    outcomes = [judge_rule(evidence, r) for r in rules if r.applies_to(evidence.dialect)]
+    return with_repairs(evidence, outcomes)
+
+
+def with_repairs(evidence: Evidence, outcomes: list[Outcome]) -> list[Outcome]:
+    """Adds a warning to the rules of what the decoder repairs in a stream without a finding."""
+    seen = {finding.probe for outcome in outcomes for finding in outcome.findings}
+    found: dict[str, list[Problem]] = {}
+    for exchange in evidence.exchanges:
+        if exchange.is_stream and exchange.probe not in seen:
+            for rule_id, message in repairs(exchange):
+                text = f"the chunk decoder repairs it: {message}"
+                found.setdefault(rule_id, []).append(Problem(text, None, exchange, "warning"))
+    return [
+        _with_problems(outcome, found[outcome.rule]) if outcome.rule in found else outcome
+        for outcome in outcomes
+    ]
+
+
+def _with_problems(outcome: Outcome, problems: list[Problem]) -> Outcome:
+    findings = tuple(_finding(outcome.rule, "warning", problem) for problem in problems)
+    return msgspec.structs.replace(
+        outcome,
+        verdict="failed" if outcome.verdict == "failed" else "warned",
+        looked=outcome.looked + len(problems),
+        count=outcome.count + len(problems),
+        findings=(*outcome.findings, *findings)[:MAX_FINDINGS],
+    )
 
 
 def judge_rule(evidence: Evidence, rule: Rule) -> Outcome:
@@ -108,7 +137,10 @@ def judge_rule(evidence: Evidence, rule: Rule) -> Outcome:
             verdict="skipped",
             reason=str(skipped),
         )
-    findings = tuple(_finding(rule, evidence.mode, problem) for problem in problems)
+    findings = tuple(
+        _finding(rule.id, rule.severity_in(evidence.mode, problem.level), problem)
+        for problem in problems
+    )
     worst = "passed"
     if findings:
         worst = "failed" if any(f.severity == "error" for f in findings) else "warned"
@@ -125,11 +157,11 @@ def judge_rule(evidence: Evidence, rule: Rule) -> Outcome:
     )
 
 
-def _finding(rule: Rule, mode: Mode, problem: Problem) -> Finding:
+def _finding(rule: str, severity: Severity, problem: Problem) -> Finding:
     exchange, frame = problem.exchange, problem.frame
     return Finding(
-        rule=rule.id,
-        severity=rule.severity_in(mode, problem.level),
+        rule=rule,
+        severity=severity,
         message=problem.message.encode("utf-8", "backslashreplace").decode(),
         probe=exchange.probe if exchange else "",
         status=exchange.response.status if exchange else 0,

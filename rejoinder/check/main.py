@@ -5,6 +5,7 @@ Must not know: the command line's library.
 
 import asyncio
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rejoinder.check.judge import Report
+from rejoinder.check.record import record
+from rejoinder.check.replay import replay
 from rejoinder.check.report import Format, print_report, render, summary
 from rejoinder.check.rule import Mode
 from rejoinder.check.run import CannotCheck, Dialect, grade, grade_file
+from rejoinder.check.tape import BadTape
 
 EXIT_PASSED = 0
 EXIT_FAILED = 1
@@ -112,3 +116,60 @@ def _write(report: Report, options: CheckOptions, console: Console) -> None:
         print_report(report, Console(highlight=False))
     else:
         sys.stdout.write(render(report, options.report))
+
+
+class RecordOptions(Struct, frozen=True, kw_only=True):
+    """`url` is the server to record, `output` the tape, to which exchanges are added."""
+
+    url: str
+    output: str
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+class ReplayOptions(Struct, frozen=True, kw_only=True):
+    """`speed` 2 replays twice as fast, 0 without delays."""
+
+    file: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    speed: float = 1.0
+
+
+def main_record(options: RecordOptions) -> int:
+    """Records until interrupted."""
+
+    def started(address: str) -> None:
+        console = Console(stderr=True, highlight=False)
+        console.print(f"Recording {options.url} to {options.output} at {address}", markup=False)
+
+    path = Path(options.output)
+    return _serve(
+        record(options.url, path, host=options.host, port=options.port, started=started), "record"
+    )
+
+
+def main_replay(options: ReplayOptions) -> int:
+    """Replays until interrupted."""
+
+    def started(address: str) -> None:
+        console = Console(stderr=True, highlight=False)
+        console.print(f"Replaying {options.file} at {address}", markup=False)
+
+    path = Path(options.file)
+    serving = replay(
+        path, host=options.host, port=options.port, speed=options.speed, started=started
+    )
+    return _serve(serving, "replay")
+
+
+def _serve(serving: Coroutine[None, None, None], command: str) -> int:
+    try:
+        asyncio.run(serving)
+    except KeyboardInterrupt:
+        return EXIT_PASSED
+    except (BadTape, ValueError, OSError) as error:
+        console = Console(stderr=True, highlight=False)
+        console.print(f"rejoinder {command}: {error}", style="red", markup=False)
+        return EXIT_FAILED
+    return EXIT_PASSED

@@ -123,7 +123,12 @@ def _validator(name: str) -> jsonschema_rs.Draft202012Validator | jsonschema_rs.
 
 def schema_faults(name: str, value: Json) -> Iterator[str]:
     """What the published schema has against a value, less what narrower rules report."""
-    for error in _validator(name).iter_errors(value):
+    try:
+        errors = list(_validator(name).iter_errors(value))
+    except (ValueError, OverflowError):
+        # What the validator cannot take, half characters and NaN, R116, R6 and R155 report.
+        return
+    for error in errors:
         path = ".".join(str(step) for step in error.instance_path)
         if _OWNED_ELSEWHERE.match(path) or _is_about_null(value, list(error.instance_path)):
             continue

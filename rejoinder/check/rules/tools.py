@@ -347,8 +347,8 @@ def strict_arguments(x: Exchange) -> Iterable[Problem]:
                 yield Problem(f"the arguments are not JSON: {fault}", call.frame)
                 continue
             schema = json.dumps(tool.get("parameters") or {}, sort_keys=True)
-            for error in _validator(schema).iter_errors(value):
-                yield Problem(f"the arguments do not fit: {error.message}", call.frame)
+            if not _validator(schema).is_valid(value):
+                yield Problem(f"the arguments do not fit: {call.arguments!r:.120}", call.frame)
     if not judged:
         raise Skipped
 
