@@ -53,7 +53,7 @@ class CallSpelling(Struct, frozen=True, kw_only=True):
     One call is `before`, with the tool's name for `{name}` and any number for `{number}`, its
     arguments, then `after`. In running text a call begins where `trigger` appears, with which
     `begin` and `before` begin; or, without one, at the start of a line that the pattern
-    `line_start` matches, with a tool's name for `{names}`, up to and with the name.
+    `line_start` matches, with a tool's name for `{names}`, up to and with the name and `taken`.
     `token`: only for models that have this control token.
     """
 
@@ -64,6 +64,7 @@ class CallSpelling(Struct, frozen=True, kw_only=True):
     end: str = ""
     trigger: str = ""
     line_start: str = ""
+    taken: str = ""
     token: str = ""
     name: Literal["json", "plain"] = "json"
     arguments: ArgumentsWriter = json_arguments
@@ -99,7 +100,7 @@ class CallSpelling(Struct, frozen=True, kw_only=True):
         for tool in tools:
             start = self.line_start.replace("{names}", lark.escaped(self._name(tool)))
             until = grammar.until_line(start, never=never)
-            ways.append(f"{until} {self._tail(grammar, tool, rest)}")
+            ways.append(f"{until} {self._tail(grammar, tool, rest.removeprefix(self.taken))}")
         return f"({' | '.join(ways)}) {self._end(grammar)}"
 
     def _name(self, tool: CallableTool) -> str:

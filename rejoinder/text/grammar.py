@@ -146,7 +146,7 @@ def _frame_of_markers(
 ) -> _Frame:
     if not row.end:
         return _Frame()
-    gap = grammar.rule("GAP", r"/[ \t\r\n]{1,8}/")
+    gap = grammar.rule("GAP", r"/[\r\n]{1,8}/")  # what the parser drops there
     rest = f"{grammar.until(row.end, *row.end_forms)} {gap}?"
     if opens_thinking:
         return _Frame(thought=rest)

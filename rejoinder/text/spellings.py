@@ -159,6 +159,7 @@ SPELLINGS: dict[str, tuple[CallSpelling, ...]] = {
             name="plain",
             arguments=python_arguments,
             line_start=r"\[\s*{names}\(",
+            taken="(",
         ),
     ),
 }

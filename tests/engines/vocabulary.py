@@ -30,7 +30,7 @@ class Vocabulary(Struct, frozen=True):
         )
 
     def text(self, token_ids: Collection[int]) -> str:
-        return b"".join(self.tokens[i] for i in token_ids).decode()
+        return b"".join(self.tokens[i] for i in token_ids).decode(errors="replace")
 
     def allowed(self, constraint: Constraint) -> list[int]:
         bits = np.unpackbits(constraint.mask().view(np.uint8), bitorder="little")
