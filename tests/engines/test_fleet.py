@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rejoinder.engines.fleet import MAX_MOVES, Fleet
 from rejoinder.engines.http import Timeouts
+from rejoinder.engines.routing import PrefixIndex
 from rejoinder.engines.sglang import SglangEngine
 from rejoinder.engines.vllm import VllmEngine
 from rejoinder.errors import (
@@ -503,8 +504,30 @@ async def test_removing_moves_what_still_runs(fault: list[Fault]) -> None:
     assert engines["a"].closed and engines["a"].running == 0
     assert await asyncio.wait_for(task, 2) == whole
     assert [s.name for s in fleet.replicas] == ["b"]
-    assert fleet.replicas[0].error_rate == 0
     assert (await run(fleet)) == whole
+
+
+async def test_a_replica_that_leaves_has_not_failed() -> None:
+    leaving = ToyEngine(delay=0.02)
+    fleet = _starting_with("leaving", Fleet({"leaving": leaving, "other": ToyEngine()}))
+    task = asyncio.create_task(run(fleet))
+    await until(lambda: leaving.running == 1)
+    await asyncio.wait_for(fleet.drain("leaving", within_seconds=0), 1)
+    assert (await task).error is None
+    assert [s.error_rate for s in fleet.replicas] == [0, 0]
+
+
+async def test_a_lost_replica_has_lost_its_cache() -> None:
+    engine = ToyEngine()
+    index = PrefixIndex(block_tokens=4)
+    fleet = Fleet({"a": engine, "b": ToyEngine()}, index=index)
+    await run(_starting_with("a", fleet))
+    assert index.match("", PROMPT.token_ids).tokens["a"] == 8
+    engine.well = False
+    await fleet._probe_all()
+    assert index.match("", PROMPT.token_ids).tokens["a"] == 8
+    await fleet._probe_all()
+    assert index.match("", PROMPT.token_ids).tokens["a"] == 0
 
 
 async def test_a_replica_that_leaves_while_the_client_is_slow_is_left_at_the_next_token() -> None:
