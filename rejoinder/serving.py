@@ -6,6 +6,7 @@ It must not know: requests.
 import asyncio
 import contextlib
 import errno
+import gc
 import ipaddress
 import logging
 import socket
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = Path("rejoinder.toml")
 FATAL_CHECK_SECONDS = 0.5
+LOG_SECONDS = 0.1
 
 
 class CannotServe(Exception):
@@ -113,6 +115,10 @@ async def _serve(config: Config, listener: socket.socket, *, open_to_all: bool) 
             on_stop=lambda: application.drain.close(grace),
         )
         announce(console, config, listener, time.perf_counter() - began)
+        # What start-up made stays: the collector need not walk it, nor run at every few requests.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         watch = asyncio.ensure_future(_stop_when_broken(application, server))
         await server.serve(sockets=[listener])
         watch.cancel()
@@ -184,9 +190,38 @@ def holder(port: int) -> str:
     return ""
 
 
+class BatchedLog(logging.Handler):
+    """Writes what came within a short while in one go: a write a request costs as much as the
+    rest of its log line. Errors are written at once, and everything at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+        if record.levelno >= logging.WARNING:
+            self.flush()
+            return
+        if len(self._lines) == 1:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                self.flush()
+                return
+            loop.call_later(LOG_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        with self.lock or contextlib.nullcontext():
+            lines, self._lines = self._lines, []
+        if lines:
+            sys.stderr.write("\n".join(lines) + "\n")
+            sys.stderr.flush()
+
+
 def prepare_logs(level: int) -> None:
     """One JSON line a request on standard error, and what the parts have to say."""
-    handler = logging.StreamHandler()
+    handler = BatchedLog()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -109,6 +109,7 @@ def make_server(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         date_header=True,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(grace_seconds) + 5,
