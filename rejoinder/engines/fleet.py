@@ -60,7 +60,7 @@ class Fleet:
         self._between_tokens_timeout = between_tokens_timeout
         self._probe_seconds = probe_seconds
         self._slow_start_seconds = slow_start_seconds
-        self._index = index or PrefixIndex()
+        self._index = PrefixIndex() if index is None else index
         self._clock = clock
         self._random = chance or random.Random()
         self._replicas: dict[str, Replica] = {}
