@@ -458,10 +458,10 @@ def test_errors_in_huge_bodies_are_quick() -> None:
         b'{"x":[' + b"1," * 10_000_000 + b"1]}",
     ]
     for body in bodies:
-        started = time.perf_counter()
+        started = time.process_time()
         with pytest.raises(ChatError):
             OPENAI.decode_request(body, POLICY)
-        assert time.perf_counter() - started < 3
+        assert time.process_time() - started < 3
 
 
 # ---------------------------------------------------------------- fuzz
@@ -548,10 +548,10 @@ def test_any_damaged_json_gives_a_request_or_a_chat_error(
 
 def seconds_of(body: bytes, *, times: int) -> float:
     def once() -> float:
-        started = time.perf_counter()
+        started = time.process_time()
         for _ in range(times):
             OPENAI.decode_request(body, POLICY)
-        return (time.perf_counter() - started) / times
+        return (time.process_time() - started) / times
 
     return min(once() for _ in range(5))
 

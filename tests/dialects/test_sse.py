@@ -105,17 +105,17 @@ def test_any_split_gives_the_same_events(body: bytes, last: bytes, cuts: list[in
 @pytest.mark.parametrize("newlines", [False, True])
 def test_one_byte_at_a_time_is_linear(newlines: bool) -> None:
     line = b"data: " + b"x" * 94 + b"\n"
-    body = line * 10_000 if newlines else b"data: " + b"x" * 1_000_000
+    body = line * 3_000 if newlines else b"data: " + b"x" * 300_000
 
     def seconds(size: int) -> float:
         reader = sse.SseReader()
-        started = time.perf_counter()
+        started = time.process_time()
         for i in range(size):
             reader.feed(body[i : i + 1])
-        return time.perf_counter() - started
+        return time.process_time() - started
 
-    small = min(seconds(100_000) for _ in range(3))
-    assert seconds(1_000_000) < 40 * small
+    small = min(seconds(30_000) for _ in range(3))
+    assert seconds(300_000) < 40 * small
 
 
 @pytest.mark.parametrize(
