@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from rejoinder.dialects.dialect import DialectName
 from rejoinder.dialects.json_body import parse_object
 from rejoinder.dialects.messages import nonempty
 from rejoinder.dialects.parameters import metadata
@@ -37,8 +38,6 @@ from rejoinder.types import ContentPart, ImagePart, Json, TextPart
 
 MAX_EMBEDDING_INPUTS = 2048
 _MAX_TOKEN_ID = 2**31 - 1
-
-DialectName = Literal["openai", "deepinfra"]
 
 DEFAULT_MODERATION_MODEL = "omni-moderation-latest"
 

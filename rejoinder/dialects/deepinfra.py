@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Literal, assert_never
 
 from rejoinder.dialects import encoding, request
-from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
+from rejoinder.dialects.dialect import ChunkEncoder, DialectName, RequestPolicy
 from rejoinder.dialects.encoding import to_json
 from rejoinder.dialects.profile import Profile
 from rejoinder.errors import ChatError, InvalidParameter, QuotaExceeded
@@ -42,7 +42,7 @@ _PROFILE = Profile("deepinfra")
 
 
 class DeepInfra:
-    name = "deepinfra"
+    name: DialectName = "deepinfra"
     impossible: Literal["refuse", "adapt"] = "adapt"
 
     def decode_request(self, body: bytes, policy: RequestPolicy) -> DecodedRequest:

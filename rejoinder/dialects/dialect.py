@@ -12,6 +12,8 @@ from rejoinder.errors import ChatError
 from rejoinder.events import Event
 from rejoinder.types import AnswerOptions, Completion, DecodedRequest, Usage
 
+DialectName = Literal["openai", "deepinfra"]
+
 
 class RequestPolicy(Struct, frozen=True):
     """What the configuration says about requests and answers (`server.extra_parameters`,
@@ -36,7 +38,7 @@ class ChunkEncoder(Protocol):
 class Dialect(Protocol):
     """One published spelling of the chat completions API."""
 
-    name: str
+    name: DialectName
     impossible: Literal["refuse", "adapt"]
     """What to do with a wish that the served model cannot grant (a tier, a longer answer): an
     error in O, the next best in D."""

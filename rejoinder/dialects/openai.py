@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal, assert_never
 
 from rejoinder.dialects import encoding, request
-from rejoinder.dialects.dialect import ChunkEncoder, RequestPolicy
+from rejoinder.dialects.dialect import ChunkEncoder, DialectName, RequestPolicy
 from rejoinder.dialects.encoding import to_json
 from rejoinder.dialects.profile import Profile
 from rejoinder.errors import ChatError
@@ -36,7 +36,7 @@ from rejoinder.types import (
 
 
 class OpenAI:
-    name = "openai"
+    name: DialectName = "openai"
     impossible: Literal["refuse", "adapt"] = "refuse"
 
     def decode_request(self, body: bytes, policy: RequestPolicy) -> DecodedRequest:

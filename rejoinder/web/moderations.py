@@ -5,28 +5,12 @@ It must not know: which moderator scores.
 
 import secrets
 
-import msgspec
-
+from rejoinder.dialects.bodies import decode_moderation
 from rejoinder.errors import InvalidParameter, Unavailable
 from rejoinder.service.moderation import ModerationUnavailable, Moderator
-from rejoinder.types import ModerationResult
+from rejoinder.types import ContentPart, ModerationResult, TextPart
 from rejoinder.web.middleware import Exchange, Front
 from rejoinder.web.requests import read_body
-
-MAX_INPUTS = 128
-
-
-class _TextPart(msgspec.Struct, tag_field="type", tag="text"):
-    text: str
-
-
-class _ImagePart(msgspec.Struct, tag_field="type", tag="image_url"):
-    image_url: msgspec.Raw
-
-
-class _Body(msgspec.Struct):
-    input: str | list[str | _TextPart | _ImagePart]
-    model: str | None = None
 
 
 class Moderations:
@@ -38,8 +22,9 @@ class Moderations:
     async def create(self, exchange: Exchange) -> None:
         await self._front.require_account(exchange)
         raw = await read_body(exchange.scope, exchange.receive, max_bytes=self._max_body_bytes)
+        body = decode_moderation(raw, exchange.dialect.name)
         try:
-            scored = await self._moderator.moderate(_texts(_decode(raw)))
+            scored = await self._moderator.moderate([_text(item) for item in body.input])
         except ModerationUnavailable as error:
             raise Unavailable(error.message, code=error.code, retry_after=1) from None
         await exchange.reply_json(
@@ -51,36 +36,14 @@ class Moderations:
         )
 
 
-def _decode(raw: bytes) -> _Body:
-    try:
-        return msgspec.json.decode(raw, type=_Body)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at ")
-        param = path.strip("`").removeprefix("$.") or "input"
-        raise InvalidParameter(f"Invalid '{param}': {text}.", param=param) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidParameter("The request body is not valid JSON.") from None
-
-
-def _texts(body: _Body) -> list[str]:
-    """Strings are scored one by one; content parts are one input together."""
-    if isinstance(body.input, str):
-        return [body.input]
-    if not body.input:
-        raise InvalidParameter("Invalid 'input': empty array.", param="input", code="empty_array")
-    if len(body.input) > MAX_INPUTS:
-        raise InvalidParameter(
-            f"Invalid 'input': at most {MAX_INPUTS} texts, but got {len(body.input)}.",
-            param="input",
-            code="array_above_max_length",
-        )
-    if any(isinstance(part, _ImagePart) for part in body.input):
+def _text(item: str | tuple[ContentPart, ...]) -> str:
+    """Parts are one text together. Raises InvalidParameter for what is not text."""
+    if isinstance(item, str):
+        return item
+    texts = [part.text for part in item if isinstance(part, TextPart)]
+    if len(texts) < len(item):
         raise InvalidParameter("Images cannot be scored here, only text.", param="input")
-    strings = [part for part in body.input if isinstance(part, str)]
-    parts = [part.text for part in body.input if isinstance(part, _TextPart)]
-    if strings and parts:
-        raise InvalidParameter("Invalid 'input': strings and parts are mixed.", param="input")
-    return strings or ["\n".join(parts)]
+    return "\n".join(texts)
 
 
 def _row(result: ModerationResult) -> dict[str, object]:

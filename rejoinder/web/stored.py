@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from rejoinder.dialects import RequestPolicy
+from rejoinder.dialects.bodies import decode_metadata_update
 from rejoinder.errors import InvalidParameter, NotFound
 from rejoinder.events import Collector, Done, Event
 from rejoinder.service.accounts import Account
@@ -130,7 +131,7 @@ class StoredCompletions:
     async def update(self, exchange: Exchange) -> None:
         account = await self._front.require_account(exchange)
         raw = await read_body(exchange.scope, exchange.receive, max_bytes=self._max_body_bytes)
-        metadata = decode_metadata(raw)
+        metadata = decode_metadata_update(raw, exchange.dialect.name).metadata
         stored = await self._store.update_metadata(
             account.id, exchange.path_parameters["id"], metadata
         )
@@ -193,36 +194,6 @@ class Query:
             for name, value in pairs
             if name.startswith("metadata[") and name.endswith("]")
         )
-
-
-def decode_metadata(raw: bytes) -> tuple[tuple[str, str], ...] | None:
-    """The body of an update: `{"metadata": {…} | null}` and nothing else (R222)."""
-    try:
-        body = msgspec.json.decode(raw, type=_Update)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        text = str(error).partition(" - at ")[0]
-        raise InvalidParameter(f"Invalid 'metadata': {text}.", param="metadata") from None
-    if body.metadata is None:
-        return None
-    pairs = tuple(body.metadata.items())
-    if len(pairs) > 16:
-        raise InvalidParameter(
-            f"Invalid 'metadata': at most 16 pairs, but got {len(pairs)}.",
-            param="metadata",
-            code="object_above_max_properties",
-        )
-    for name, value in pairs:
-        if len(name) > 64 or len(value) > 512:
-            raise InvalidParameter(
-                "Invalid 'metadata': a key has at most 64 characters, a value 512.",
-                param="metadata",
-                code="string_above_max_length",
-            )
-    return pairs
-
-
-class _Update(msgspec.Struct, forbid_unknown_fields=True):
-    metadata: dict[str, str] | None
 
 
 Row = tuple[str, object]
