@@ -123,8 +123,7 @@ def test_the_mask_says_what_may_come_next(
     assert not constraint.may_end and not constraint.ended
     with pytest.raises(EngineFailed):
         constraint.advance(z)
-    with pytest.raises(EngineFailed):
-        constraint.mask()
+    assert vocabulary.allowed(constraint) == []
 
 
 def test_the_end(vocabulary: Vocabulary, compiler: ConstraintCompiler) -> None:
@@ -371,10 +370,13 @@ def test_a_grammar_that_explodes_fails_its_own_sequence_only(
     started = time.perf_counter()
     with pytest.raises(EngineFailed):
         for _ in range(5_000):
-            hostile.mask()
+            if not hostile.mask().any():
+                hostile.advance(x)
+                raise AssertionError("it goes on though no token was allowed")
             hostile.advance(x)
     assert time.perf_counter() - started < 10
-    for call in (hostile.mask, hostile.forced, lambda: hostile.advance(x)):
+    assert not hostile.mask().any()
+    for call in (hostile.forced, lambda: hostile.advance(x)):
         with pytest.raises(EngineFailed):
             call()
     healthy.advance(*healthy.forced())
@@ -406,7 +408,8 @@ def test_patterns_that_explode_elsewhere_take_bounded_steps(pattern: str) -> Non
                 started = time.perf_counter()
                 copy.mask()
                 slowest = max(slowest, time.perf_counter() - started)
-                copy.advance(int(random.choice(vocabulary.allowed(copy))))
+                allowed = vocabulary.allowed(copy)
+                copy.advance(int(random.choice(allowed)) if allowed else 0)
         except EngineFailed:
             pass
     assert slowest < 0.5

@@ -79,8 +79,8 @@ class Constraint:
     """The state of one sequence under a grammar. Not for two threads at once.
 
     A step: `forced()` tokens first, if any; else sample under `mask()`; `advance` each; stop when
-    `ended`. Every method raises EngineFailed once the grammar's limits are hit: the sequence is
-    lost, others are not.
+    `ended`. Once the grammar's limits are hit no token is allowed and every method but `mask`
+    raises EngineFailed: the sequence is lost, others in the batch are not.
     """
 
     __slots__ = ("_matcher", "_num_tokens", "_seconds", "mask_words")
@@ -104,13 +104,17 @@ class Constraint:
     def mask(self, out: Mask | None = None) -> Mask:
         """The tokens that may come next, into `out` (contiguous, `mask_words` long) if given.
 
-        End tokens are among them where the text may end; after the end they are all there is.
+        End tokens are among them where the text may end; after the end they are all there is. Does
+        not raise EngineFailed: no token is allowed then, and the caller's batch goes on.
         """
         row = np.empty(self.mask_words, np.int32) if out is None else out
         if row.dtype != np.int32 or not row.flags.c_contiguous or row.size != self.mask_words:
             raise ValueError(f"a mask is {self.mask_words} contiguous int32")
-        with self._paid():
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        try:
+            with self._paid():
+                self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        except EngineFailed:
+            row.fill(0)
         return row
 
     def forced(self) -> list[int]:
