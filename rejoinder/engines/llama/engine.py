@@ -19,12 +19,18 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from rejoinder.engines.llama.constraint import Constraint, ConstraintCompiler
+from rejoinder.engines.llama.drafts import (
+    LookupDraft,
+    PredictionDraft,
+    StepCost,
+    draft_length,
+)
 from rejoinder.engines.llama.model import BatchFailed, LlamaModel, LlamaTokenizer
 from rejoinder.engines.llama.prefix_cache import PrefixCache
 from rejoinder.engines.llama.sampler import Sampler, sample
 from rejoinder.engines.llama.scheduler import Scheduler, Work
 from rejoinder.engines.llama.sequence import RANKS, Phase, Sequence
-from rejoinder.engines.llama.threads import available_cores
+from rejoinder.engines.llama.threads import ThreadGovernor, available_cores
 from rejoinder.errors import (
     ChatError,
     ContextLengthExceeded,
@@ -48,6 +54,12 @@ log = logging.getLogger(__name__)
 BATCH_SIZE = 512
 STEP_SECONDS = 0.15
 """How long a step with prefill may take while others decode: what a running stream can stall."""
+
+MAX_SPECULATING = 4
+"""With more sequences running a guess saves too little to be looked for."""
+
+LOOKUP_AFTER = 8
+"""Generated tokens before the text so far is indexed: short answers never need it."""
 
 CLOSED_MESSAGE = "The engine was closed."
 
@@ -151,7 +163,10 @@ class _Generation:
 
     __slots__ = (
         "constraint",
+        "lookup",
+        "num_generated",
         "params",
+        "prediction",
         "sampler",
         "sequence",
         "stop_ids",
@@ -173,22 +188,56 @@ class _Generation:
         self.constraint = constraint
         self.sampler = Sampler(params, sequence.prompt.token_ids, vocab_size=vocab_size)
         self.stop_ids = end_token_ids.union(params.stop_token_ids)
+        self.num_generated = 0
+        self.prediction = PredictionDraft(params.prediction) if params.prediction else None
+        self.lookup: LookupDraft | None = None
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Rejected prediction tokens are completion tokens, for the limit too (contract 4.3)."""
+        rejected = self.prediction.num_rejected if self.prediction is not None else 0
+        return self.num_generated + rejected
+
+    def write_draft(self, cost_ratio: float, num_decoding: int) -> None:
+        """Guesses for the next step, as many as pay; a prediction before the text so far. Even
+        if all were wrong there is room for the right token behind them."""
+        sequence = self.sequence
+        room = min(
+            self.params.max_tokens - self.num_completion_tokens,
+            sequence.max_length - len(sequence.tokens),
+        )
+        sequence.draft = []
+        for source in (self.prediction, self.lookup):
+            if source is not None and source.position is not None and not sequence.draft:
+                most = draft_length(source.hit_rate, cost_ratio, num_decoding)
+                sequence.draft = source.propose(min(most, room - 1))
+
+    def count(self) -> None:
+        """Brings the counts up to date; after the stream was closed they are final."""
+        if self.stream.closed:
+            return
+        counts = self.sequence.counts
+        counts.completion_tokens = self.num_completion_tokens
+        if self.prediction is not None:
+            counts.accepted_prediction_tokens = self.prediction.accepted
+            counts.rejected_prediction_tokens = self.prediction.num_rejected
 
     def append(self, token_id: int) -> EngineFinishReason | None:
-        """A token was generated: counts it, and says whether it is the last. A stop token is
-        counted but does not become part of the sequence."""
-        counts = self.sequence.counts
-        if not self.stream.closed:
-            counts.completion_tokens += 1
+        """A token was generated: says whether it is the last. A stop token is counted but does
+        not become part of the sequence."""
+        self.num_generated += 1
         if token_id in self.stop_ids:
             return "stop"
         self.sampler.accept(token_id)
         self.sequence.tokens.append(token_id)
+        for source in (self.prediction, self.lookup):
+            if source is not None:
+                source.feed(token_id)
         if self.constraint is not None:
             self.constraint.advance(token_id)
             if self.constraint.ended:
                 return "stop"
-        if counts.completion_tokens >= self.params.max_tokens:
+        if self.num_completion_tokens >= self.params.max_tokens:
             return "length"
         if len(self.sequence.tokens) >= self.sequence.max_length:
             return "length"
@@ -228,6 +277,7 @@ class LlamaEngine:
             batch_size=BATCH_SIZE,
         )
         model = self._model
+        self._governor = None if threads else ThreadGovernor(model.num_threads)
         max_sequences = min(max_sequences, model.num_sequence_ids - 16)
         self._cache = PrefixCache(
             model,
@@ -254,6 +304,8 @@ class LlamaEngine:
         self._closing = False
         self._failure: Exception | None = None
         self._prefill_speed = 0.0
+        self._cost = StepCost()
+        self._speculates = speculation != "off"
         self._finished_at: list[float] = []
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
@@ -306,7 +358,7 @@ class LlamaEngine:
             steps=totals.steps,
             decode_seconds=totals.decode_seconds,
             own_seconds=totals.own_seconds,
-            threads=self._model.num_threads,
+            threads=self._governor.threads if self._governor else self._model.num_threads,
         )
 
     # -------------------------------------------------------- in the event loop
@@ -492,6 +544,7 @@ class LlamaEngine:
     def _step(self) -> None:
         began = time.thread_time()
         self._scheduler.prefill_budget = self._prefill_budget()
+        self._draft()
         plan = self._scheduler.schedule(self._clock())
         for sequence in plan.expired:
             self._fail(
@@ -516,6 +569,21 @@ class LlamaEngine:
         self._totals.steps += 1
         self._totals.own_seconds += before
 
+    def _draft(self) -> None:
+        """Drafts for the sequences that decode, where they pay."""
+        if not self._model.trimmable:
+            return
+        running = self._scheduler.running
+        ratio = self._cost.ratio
+        for sequence in running:
+            generation = self._generations[sequence.number]
+            if self._speculates and generation.lookup is None:
+                few = len(running) <= MAX_SPECULATING
+                if few and len(sequence.tokens) >= sequence.prompt_length + LOOKUP_AFTER:
+                    generation.lookup = LookupDraft(sequence.tokens)
+            if generation.prediction is not None or generation.lookup is not None:
+                generation.write_draft(ratio, len(running))
+
     def _prefill_budget(self) -> int:
         """Tokens that the machine computes in STEP_SECONDS."""
         if not self._prefill_speed:
@@ -537,14 +605,17 @@ class LlamaEngine:
             positions += range(work.start, work.start + count)
             ids += [hold.sequence_id] * count
             outputs += [False] * (count - work.num_outputs) + [True] * work.num_outputs
-        began = time.perf_counter()
+        cpu, began = time.process_time(), time.perf_counter()
         try:
             logits = self._model.decode(tokens, positions, ids, outputs)
         except BatchFailed as error:
             self._halve(works, error)
             return
         seconds = time.perf_counter() - began
+        self._govern(time.process_time() - cpu, seconds)
         self._measure(len(tokens), len(works), seconds)
+        if all(outputs):
+            self._cost.record(len(tokens), seconds)
         began = time.thread_time()
         self._sample(works, logits)
         self._totals.own_seconds += time.thread_time() - began
@@ -562,6 +633,14 @@ class LlamaEngine:
             self._generations[work.sequence.number],
             EngineFailed("The engine could not compute this sequence."),
         )
+
+    def _govern(self, cpu_seconds: float, seconds: float) -> None:
+        governor = self._governor
+        if governor is not None:
+            before = governor.threads
+            governor.record(cpu_seconds, seconds, self._clock())
+            if governor.threads != before:
+                self._model.use_threads(governor.threads)
 
     def _measure(self, num_tokens: int, num_sequences: int, seconds: float) -> None:
         self._totals.decode_seconds += seconds
@@ -656,10 +735,13 @@ class LlamaEngine:
         if sequence.number not in self._generations:
             return
         if work.num_draft:
+            self._totals.drafted_tokens += work.num_draft
+            self._totals.accepted_draft_tokens += depth
             self._scheduler.keep(sequence, work.start + len(work.tokens) - work.num_draft + depth)
         if finish is None and generation.params.num_top_logprobs is None:
             finish = self._force(generation, got)
         logprobs = tuple(described) if generation.params.num_top_logprobs is not None else None
+        generation.count()
         if got or finish is not None:
             self._send(generation, Step(tuple(got), logprobs, finish))
         if finish is not None:

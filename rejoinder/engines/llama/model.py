@@ -32,6 +32,10 @@ _SAMPLE_BYTES = 4096
 _SAMPLE_COUNT = 1024
 _HEADER_BYTES = 1 << 20
 _FLASH_ATTENTION = 1
+_TYPE_K, _TYPE_V = 1, 30
+"""F16 and BF16. With unequal types attention has one code path for every batch size, and a
+sequence's logits do not depend on how it is batched, chunked, cached or drafted: with F16 twice
+they differ by up to 0.5. See docs/decisions/0010-one-kv-cache-for-all-sequences.md."""
 _TOKEN_ATTR_UNKNOWN = 1 << 0
 _TOKEN_ATTR_CONTROL = 1 << 3
 _POLL_LEVEL = 1
@@ -306,6 +310,7 @@ class LlamaModel:
         params.n_seq_max = self.num_sequence_ids
         params.n_threads = params.n_threads_batch = self.num_threads
         params.flash_attn_type = _FLASH_ATTENTION
+        params.type_k, params.type_v = _TYPE_K, _TYPE_V
         params.kv_unified = True
         params.swa_full = True
         params.no_perf = True
@@ -341,7 +346,7 @@ class LlamaModel:
         digest.update((self.chat_template or "").encode())
         digest.update(f"sampler {SAMPLER_VERSION}".encode())
         digest.update(llama.llama_print_system_info())
-        digest.update(f"{llama.__version__} flash {_FLASH_ATTENTION} f16".encode())
+        digest.update(f"{llama.__version__} flash {_FLASH_ATTENTION} {_TYPE_K} {_TYPE_V}".encode())
         return "fp_" + digest.hexdigest()
 
     def close(self) -> None:

@@ -1,0 +1,185 @@
+"""Guesses of the next tokens, to be verified in one step: a prediction (contract 4.5), or what
+followed the same words before. Guessing is free, so each source is judged by what it would have
+said; it is used as far as that pays. This module must not know: the model, scheduling, sampling.
+"""
+
+import math
+from collections.abc import Sequence as Tokens
+
+__all__ = ["LookupDraft", "PredictionDraft", "StepCost", "draft_length"]
+
+MAX_DRAFT_TOKENS = 48
+LEARNING_RATE = 0.2
+"""Of the hit rate: about the last five tokens count."""
+
+FIRST_RATE_OF_PREDICTION = 0.6
+FIRST_RATE_OF_LOOKUP = 0.4
+
+NEAR_TOKENS = 64
+"""How far behind a mismatch two equal tokens are enough to find the place again."""
+
+LOOKUP_TOKENS = 3
+"""Equal tokens that make a place in the text so far one to continue from."""
+
+
+def draft_length(hit_rate: float, cost_ratio: float, num_decoding: int) -> int:
+    """How many tokens to guess. A step of n tokens costs a + b·n, `cost_ratio` is a / b.
+
+    The k-th guess is right with hit_rate^k. It costs b, and when right it saves a token's own
+    share of a step: a / num_decoding + b. So guesses pay while hit_rate^k > b / (a / n + b).
+    """
+    line = 1 / (cost_ratio / max(1, num_decoding) + 1)
+    if hit_rate <= line:
+        return 0
+    if hit_rate >= 1:
+        return MAX_DRAFT_TOKENS
+    return min(MAX_DRAFT_TOKENS, int(math.log(line) / math.log(hit_rate)))
+
+
+class StepCost:
+    """Fits a + b·n to the seconds of steps with n tokens; recent steps count most."""
+
+    __slots__ = ("_n", "_nn", "_t", "_tn", "_weight")
+
+    DECAY = 0.98
+    FIRST_RATIO = 1.0
+
+    def __init__(self) -> None:
+        self._weight = self._n = self._t = self._nn = self._tn = 0.0
+
+    def record(self, num_tokens: int, seconds: float) -> None:
+        decay, n = self.DECAY, float(num_tokens)
+        self._weight = self._weight * decay + 1
+        self._n = self._n * decay + n
+        self._t = self._t * decay + seconds
+        self._nn = self._nn * decay + n * n
+        self._tn = self._tn * decay + n * seconds
+
+    @property
+    def ratio(self) -> float:
+        """a / b; a guess until steps of different sizes have been seen."""
+        weight = self._weight
+        spread = weight * self._nn - self._n * self._n
+        if weight < 5 or spread < weight * weight * 0.5:
+            return self.FIRST_RATIO
+        slope = (weight * self._tn - self._n * self._t) / spread
+        base = (self._t - slope * self._n) / weight
+        if slope <= 0:
+            return 20.0
+        return min(20.0, max(0.1, base / slope))
+
+
+class PredictionDraft:
+    """The user's prediction as a source. `position`: the place whose token should come next, or
+    None while the text and the prediction have parted."""
+
+    __slots__ = (
+        "_last",
+        "_pairs",
+        "_proposed",
+        "_tail",
+        "accepted",
+        "hit_rate",
+        "position",
+        "tokens",
+    )
+
+    def __init__(self, tokens: Tokens[int]) -> None:
+        self.tokens = tuple(tokens)
+        self.position: int | None = 0 if self.tokens else None
+        self.hit_rate = FIRST_RATE_OF_PREDICTION
+        self.accepted = 0
+        """Tokens of the prediction that are in the text, at their place."""
+        self._last = 0
+        self._tail: tuple[int, ...] = ()
+        self._proposed: set[int] = set()
+        self._pairs: dict[tuple[int, int], list[int]] | None = None
+
+    @property
+    def num_rejected(self) -> int:
+        """Tokens that were proposed and are not in the text; one that comes later counts as
+        accepted then."""
+        return len(self._proposed)
+
+    def propose(self, most: int) -> list[int]:
+        if self.position is None or most <= 0:
+            return []
+        end = min(len(self.tokens), self.position + most)
+        self._proposed.update(range(self.position, end))
+        return list(self.tokens[self.position : end])
+
+    def feed(self, token: int) -> None:
+        """The next token of the text."""
+        self._tail = (*self._tail[-2:], token)
+        position = self.position
+        if position is None:
+            self.position = self._find()
+            self.hit_rate = min(self.hit_rate, FIRST_RATE_OF_PREDICTION)
+            return
+        if position >= len(self.tokens):
+            self._last, self.position = position, None
+            return
+        hit = self.tokens[position] == token
+        self.hit_rate += LEARNING_RATE * (hit - self.hit_rate)
+        if hit:
+            self.accepted += 1
+            self._proposed.discard(position)
+            self.position = position + 1
+        else:
+            self._last = position
+            self.position = None
+
+    def _find(self) -> int | None:
+        """The place to go on from: behind the last two tokens if they come again soon, behind
+        the last three anywhere."""
+        if len(self._tail) < 2:
+            return None
+        if self._pairs is None:
+            self._pairs = {}
+            for i in range(2, len(self.tokens)):
+                self._pairs.setdefault((self.tokens[i - 2], self.tokens[i - 1]), []).append(i)
+        places = self._pairs.get((self._tail[-2], self._tail[-1]), ())
+        ahead = [p for p in places if p >= self._last]
+        if ahead and ahead[0] - self._last <= NEAR_TOKENS:
+            return ahead[0]
+        sure = [p for p in (*ahead, *places) if p >= 3 and self.tokens[p - 3 : p] == self._tail]
+        return sure[0] if sure else None
+
+
+class LookupDraft:
+    """The sequence's own tokens as a source: what followed the last three the last time."""
+
+    __slots__ = ("_index", "_tokens", "hit_rate", "position")
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens: list[int] = []
+        self._index: dict[tuple[int, ...], int] = {}
+        self.position: int | None = None
+        self.hit_rate = FIRST_RATE_OF_LOOKUP
+        for token in tokens:
+            self._append(token)
+
+    def _append(self, token: int) -> int | None:
+        """Adds a token; the place behind an earlier occurrence of the last three, if any."""
+        tokens = self._tokens
+        tokens.append(token)
+        key = tuple(tokens[-LOOKUP_TOKENS:])
+        earlier = self._index.get(key)
+        if len(key) == LOOKUP_TOKENS:
+            self._index[key] = len(tokens)
+        return earlier
+
+    def feed(self, token: int) -> None:
+        position = self.position
+        if position is not None:
+            hit = self._tokens[position] == token
+            self.hit_rate += LEARNING_RATE * (hit - self.hit_rate)
+            found = self._append(token)
+            self.position = position + 1 if hit else found
+        else:
+            self.position = self._append(token)
+
+    def propose(self, most: int) -> list[int]:
+        if self.position is None or most <= 0:
+            return []
+        return self._tokens[self.position : self.position + most]

@@ -1,0 +1,134 @@
+"""Drafts: what is guessed, when it pays, and what is counted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rejoinder.engines.llama.drafts import (
+    MAX_DRAFT_TOKENS,
+    LookupDraft,
+    PredictionDraft,
+    StepCost,
+    draft_length,
+)
+
+
+def test_guesses_pay_as_far_as_they_are_likely() -> None:
+    assert draft_length(0.3, 1.0, 1) == 0
+    assert draft_length(1.0, 1.0, 1) == MAX_DRAFT_TOKENS
+    lengths = [draft_length(rate, 1.0, 1) for rate in (0.5, 0.7, 0.9, 0.97)]
+    assert lengths == sorted(lengths) and 0 < lengths[1] < lengths[3]
+    assert draft_length(0.9, 1.0, 16) < draft_length(0.9, 1.0, 1), "batches leave less to win"
+    assert draft_length(0.9, 10.0, 1) > draft_length(0.9, 1.0, 1), "dear steps leave more"
+
+
+@given(st.floats(0.05, 0.99), st.floats(0.1, 20), st.integers(1, 32))
+def test_the_length_is_the_best_one(rate: float, ratio: float, decoding: int) -> None:
+    def won(k: int) -> float:
+        saved = sum(rate**i for i in range(1, k + 1)) * (ratio / decoding + 1)
+        return saved - k
+
+    best = draft_length(rate, ratio, decoding)
+    assert won(best) >= max(won(k) for k in range(MAX_DRAFT_TOKENS + 1)) - 1e-6
+
+
+def test_cost_of_steps_is_fitted() -> None:
+    cost = StepCost()
+    assert cost.ratio == StepCost.FIRST_RATIO
+    for _ in range(20):
+        cost.record(1, 0.010)
+    assert cost.ratio == StepCost.FIRST_RATIO, "steps of one size tell nothing"
+    for n in (1, 4, 8, 2, 16) * 4:
+        cost.record(n, 0.008 + 0.002 * n)
+    assert cost.ratio == pytest.approx(4.0, rel=0.05)
+
+
+def test_a_right_prediction_is_proposed_and_accepted() -> None:
+    draft = PredictionDraft(range(10, 30))
+    assert draft.propose(4) == [10, 11, 12, 13]
+    for token in range(10, 30):
+        draft.feed(token)
+    assert draft.accepted == 20 and draft.num_rejected == 0
+    assert draft.propose(5) == []
+    draft.feed(99)
+    assert draft.propose(5) == []
+
+
+def test_behind_its_end_it_proposes_nothing() -> None:
+    tokens = [1, 2, 3, 1, 2, 4]
+    draft = PredictionDraft(tokens)
+    for token in (*tokens, 7, 8, 1, 2):
+        draft.feed(token)
+    assert draft.propose(3) == [], "two tokens of an early part say nothing here"
+
+
+def test_after_a_mismatch_it_finds_its_place_again() -> None:
+    draft = PredictionDraft(range(10, 40))
+    for token in (10, 11, 12):
+        draft.feed(token)
+    assert draft.propose(3) == [13, 14, 15]
+    draft.feed(99)
+    assert draft.num_rejected == 3 and draft.propose(3) == []
+    draft.feed(14)
+    assert draft.propose(3) == []
+    draft.feed(15)
+    assert draft.propose(3) == [16, 17, 18]
+    for token in (16, 17, 18):
+        draft.feed(token)
+    assert draft.accepted == 6
+    assert draft.num_rejected == 3
+
+
+def test_what_comes_after_all_is_not_rejected() -> None:
+    draft = PredictionDraft([1, 2, 3, 4, 5, 6])
+    draft.feed(1)
+    draft.propose(3)
+    for token in (9, 1, 2):  # an insertion
+        draft.feed(token)
+    assert draft.position == 2
+    for token in (3, 4):
+        draft.feed(token)
+    assert draft.num_rejected == 1 and draft.accepted == 3
+
+
+def test_a_useless_prediction_stops_being_proposed() -> None:
+    draft = PredictionDraft([1] * 100)
+    for token in (5, 1, 6, 1, 7, 1, 8):
+        draft.feed(token)
+    assert draft_length(draft.hit_rate, 1.0, 1) <= 1
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.lists(st.integers(0, 3), max_size=40))
+def test_counts_hold_for_any_text(prediction: list[int], text: list[int]) -> None:
+    draft = PredictionDraft(prediction)
+    total = 0
+    for seen, token in enumerate(text, 1):
+        draft.propose(3)
+        draft.feed(token)
+        assert 0 <= draft.accepted <= seen
+        assert draft.num_rejected <= len(prediction)
+        assert total <= (total := seen + draft.num_rejected), "a total that is billed never falls"
+
+
+@given(st.lists(st.integers(0, 2), max_size=20), st.lists(st.integers(0, 2), max_size=40))
+def test_lookup_guesses_what_followed_before(prompt: list[int], text: list[int]) -> None:
+    draft = LookupDraft(list(prompt))
+    tokens = list(prompt)
+    for token in text:
+        guess = draft.propose(4)
+        if guess:
+            key = tokens[-3:]
+            assert any(
+                tokens[i : i + 3] == key and tokens[i + 3 : i + 3 + len(guess)] == guess
+                for i in range(len(tokens) - 3)
+            )
+        draft.feed(token)
+        tokens.append(token)
+
+
+def test_lookup_learns_a_repetition() -> None:
+    draft = LookupDraft([1, 2, 3, 4, 5, 6])
+    for token in (1, 2, 3, 4, 5, 6) * 3:
+        draft.feed(token)
+    assert draft.hit_rate > 0.9
+    assert draft.propose(3) == [1, 2, 3]
