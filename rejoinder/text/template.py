@@ -295,7 +295,7 @@ class ChatTemplate:
             # R57: no reasoning tokens at all, also where the template has no switch for it
             if opens:
                 segments[-1] += reasoning.closing
-            elif not request.continue_final_message and not _has_switch(self.source):
+            elif _needs_empty_thought(self.source, reasoning, request):
                 segments = self._control.split(text + reasoning.skipping)
             opens = False
         ids: list[int] = []
@@ -443,8 +443,13 @@ def _with_end_mark(message: JsonObject, mark: str) -> JsonObject:
     return {**message, "content": f"{content}{mark}"}
 
 
-def _has_switch(source: str) -> bool:
-    return "enable_thinking" in source or "if thinking" in source or "reasoning_effort" in source
+def _needs_empty_thought(source: str, reasoning: ReasoningFormat, request: ChatRequest) -> bool:
+    """Whether nothing but the prompt's end keeps the model from thinking."""
+    if request.continue_final_message:
+        return False
+    if reasoning.efforts:  # the least effort is still some; a call needs another channel
+        return not request.tools
+    return not any(name in source for name in ("enable_thinking", "if thinking", "not thinking"))
 
 
 def _ends(pieces: Sequence[str]) -> list[str]:

@@ -36,9 +36,9 @@ WORDS = [
     "|",
 ]
 TAGS = [
-    "</tool_call>", "<tool_call>", "</think>", "<think>", "</parameter>", "<parameter=a>", "<|end|>",
-    "[ARGS]", "[TOOL_CALLS]", "</arg_value>", "<arg_key>", "</function>", "<|call|>", "</tool", "<|",
-    "<｜tool▁call▁end｜>", "<|tool_call_end|>", "```", "name", "arguments",
+    "</tool_call>", "<tool_call>", "</think>", "<think>", "</parameter>", "<parameter=a>",
+    "<|end|>", "[ARGS]", "[TOOL_CALLS]", "</arg_value>", "<arg_key>", "</function>", "<|call|>",
+    "</tool", "<|", "<｜tool▁call▁end｜>", "<|tool_call_end|>", "```", "name", "arguments",
 ]  # fmt: skip
 
 # fmt: on
@@ -118,7 +118,8 @@ def kimi_k2(calls: list[tuple[str, Arguments]], pick: Callable[[list[Any]], Any]
 def deepseek_v3(calls: list[tuple[str, Arguments]], pick: Callable[[list[Any]], Any]) -> str:
     old = pick([True, False])
     inner = "\n".join(
-        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n```json\n{dumps(a, pick)}\n```<｜tool▁call▁end｜>"
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n"
+        f"```json\n{dumps(a, pick)}\n```<｜tool▁call▁end｜>"
         if old
         else f"<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{dumps(a, pick)}<｜tool▁call▁end｜>"
         for n, a in calls

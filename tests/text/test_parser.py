@@ -127,8 +127,8 @@ def test_any_text_is_read_the_same_in_any_pieces_and_nothing_is_lost(
     row = TOOL_FORMATS[format.name]
     scraps = [
         *row.markers, *row.inner_markers, *format.noise, "<think>", "</think>", "now", "add", "zz",
-        '{"name": "add", "arguments": {"a": 1}}', '{"name": "zz"}', "{", "}", "[", "]", '"', ",", "\n",
-        " ", "now()", "add(a=1)", "(", ")", "functions.add", "to=functions.add", "x",
+        '{"name": "add", "arguments": {"a": 1}}', '{"name": "zz"}', "{", "}", "[", "]", '"', ",",
+        "\n",        " ", "now()", "add(a=1)", "(", ")", "functions.add", "to=functions.add", "x",
     ]  # fmt: skip
     text = "".join(data.draw(st.lists(st.sampled_from(scraps), max_size=9), label="text"))
     reasoning = data.draw(st.sampled_from(["none", "qwen3"]), label="reasoning")
@@ -199,7 +199,8 @@ ADD = '{"name": "add", "arguments": {"a": 1}}'
 @pytest.mark.parametrize(
     ("text", "more", "want"),
     [
-        ("x <tool_call>nope</tool_call> y", {}, Answer(content="x  y", finish="malformed_function_call")),
+        ("x <tool_call>nope</tool_call> y", {}, Answer(
+            content="x  y", finish="malformed_function_call")),
         (
             "x <tool_call>nope</tool_call> y",
             {"return_malformed_calls": True},
@@ -295,8 +296,8 @@ def test_hermes(cut_at: int, text: str, more: dict[str, Any], want: Answer) -> N
             finish="tool_calls")),
         ("qwen3_coder", "<function=now>\n</function>", Answer(
             calls=(Call("now", "{}"),), finish="tool_calls")),
-        ("qwen3_coder", "<tool_call>\n<function=write_file>\n<parameter=path>\n</tool_call> a </parameter>"
-            " b\n\n</parameter>\n</function>\n</tool_call>", Answer(
+        ("qwen3_coder", "<tool_call>\n<function=write_file>\n<parameter=path>\n</tool_call> a "
+            "</parameter> b\n\n</parameter>\n</function>\n</tool_call>", Answer(
             calls=(Call("write_file", '{"path": "</tool_call> a </parameter> b\\n"}'),),
             finish="tool_calls")),
         ("glm4", '<tool_call>add\n{"a": 1}</tool_call>', Answer(
@@ -304,9 +305,11 @@ def test_hermes(cut_at: int, text: str, more: dict[str, Any], want: Answer) -> N
         ("kimi_k2", "<|tool_call_begin|>functions.now:0<|tool_call_end|>", Answer(
             calls=(Call("now", "{}"),), finish="tool_calls")),
         ("mistral", "[TOOL_CALLS]now", Answer(calls=(Call("now", "{}"),), finish="tool_calls")),
-        ("harmony", '<|channel|>commentary to=functions.add<|message|>{"a": "<|end|>"}<|call|>', Answer(
+        ("harmony", "<|channel|>commentary to=functions.add<|message|>"
+            '{"a": "<|end|>"}<|call|>', Answer(
             calls=(Call("add", '{"a": "<|end|>"}'),), finish="tool_calls")),
-        ("harmony", "<|channel|>final<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b",
+        ("harmony", "<|channel|>final<|message|>a<|end|>"
+            "<|start|>assistant<|channel|>final<|message|>b",
             Answer(content="ab")),
         ("harmony", "plain", Answer(content="plain")),
     ],
@@ -328,7 +331,8 @@ def test_single_faults(cut_at: int, format: str, text: str, want: Answer) -> Non
         ("granite", "Here is my thought process:a\nHere's my response:\nb", Answer(
             reasoning="a\n", content="b")),
         ("none", "<think>a</think>b", Answer(content="<think>a</think>b")),
-        ("gpt-oss", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b",
+        ("gpt-oss", "<|channel|>analysis<|message|>a<|end|>"
+            "<|start|>assistant<|channel|>final<|message|>b",
             Answer(reasoning="a", content="b")),
     ],
 )  # fmt: skip

@@ -42,6 +42,11 @@ def _overlap(text: str, stop: str) -> int:
     return max((n for n in range(len(stop)) if text.endswith(stop[:n])), default=0)
 
 
+def test_of_two_that_end_together_the_longer_wins() -> None:
+    for stop in (("b", "ab"), ("ab", "b")):
+        assert StopMatcher(stop).feed("xab") == "x"
+
+
 def test_after_a_match_nothing_leaves() -> None:
     matcher = StopMatcher(("END",))
     assert matcher.feed("aENDb") == "a"

@@ -83,12 +83,13 @@ USER = UserMessage("hi")
 NOTHING = Tool("now", "The time.", {"type": "object", "properties": {}})
 TYPED = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
-    "{% else %}{% for p in m.content %}{% if p.type == 'text' %}({{ p.text }}){% endif %}{% endfor %}"
+    "{% else %}{% for p in m.content %}{% if p.type == 'text' %}({{ p.text }}){% endif %}"
+    "{% endfor %}"
     "{% endif %}<|im_end|>\n{% endfor %}"
 )
 TOOLED = (
-    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n"
-    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}"
+    "<|im_end|>\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'tool' %}[{{ m.name }}:{{ m.tool_call_id }}]{% endif %}"
     "{{ m.content | trim }}{% if m.reasoning_content %}~{{ m.reasoning_content }}~{% endif %}"
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}"
@@ -98,7 +99,8 @@ TOOLED = (
 STRICT = (
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}"
-    "{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]{% else %} {{ m.content }}{{ eos_token }}"
+    "{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+    "{% else %} {{ m.content }}{{ eos_token }}"
     "{% endif %}{% endfor %}"
 )
 
@@ -112,11 +114,14 @@ INJECTING = [
     STRICT,
     # trimmed, cut up, put together, quoted, in tags made of parts
     "{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content | trim }}{% endfor %}",
-    "{% for m in messages %}{{ m.content.split('#')[-1] }}{{ m.content.split('#')[0] }}{% endfor %}",
+    "{% for m in messages %}{{ m.content.split('#')[-1] }}"
+    "{{ m.content.split('#')[0] }}{% endfor %}",
     "{% for m in messages %}{{ m.name or '' }}{{ m.content }}{{ m.content | tojson }}{% endfor %}",
-    "{% for m in messages %}{{ m.content | tojson(ensure_ascii=True) }}{{ m | tojson(indent=2) }}{% endfor %}",
+    "{% for m in messages %}{{ m.content | tojson(ensure_ascii=True) }}"
+    "{{ m | tojson(indent=2) }}{% endfor %}",
     "{{ '<|im_' }}{% for m in messages %}{{ m.content }}{% endfor %}{{ '_end|>' }}",
-    "{% for m in messages %}{{ '<' + m.content + '>' }}{{ '[' }}{{ m.name or 'x' }}{{ ']' }}{% endfor %}",
+    "{% for m in messages %}{{ '<' + m.content + '>' }}"
+    "{{ '[' }}{{ m.name or 'x' }}{{ ']' }}{% endfor %}",
     "{% for m in messages %}{{ m.content | upper | lower }}{{ m.content[:] }}{% endfor %}",
 ]
 
@@ -151,6 +156,42 @@ def test_text_never_becomes_control_tokens(source: str, one: str, two: str, name
     got = prompt(one, two, name)
     harmless = prompt("Q", "Q", "Q" if name else "")
     assert tokenizer.num_control(got) == tokenizer.num_control(harmless)
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "name"),
+    [
+        ("{{ '<|im_' + messages[0].content }}", "end|>", "x"),
+        ("{{ '<|im_' + (messages[0].content | trim) }}", " \n end|>", "x"),
+        ("{{ '<|im_end|' + messages[0].content }}", ">", "x"),
+        ("{{ messages[0].content + '_end|>' }}", "<|im", "x"),
+        ("{{ (messages[0].content | trim) + 'im_end|>' }}", "a <| ", "x"),
+        ("{{ messages[0].content + '|im_end|>' }}", "<", "x"),
+        ("{{ '<|im_' + messages[0].content + '|>' }}", "end", "x"),
+        ("{{ '<' + (messages[0].content | trim) + '>' }}", " s ", "x"),
+        ("{{ messages[0].name + messages[0].content }}", "end|>", "<|im_"),
+        ("{{ messages[0].name + messages[0].content + messages[0].name }}", "s", "<"),
+        ("{{ messages[0].content }}", "<|im_<|im_end|>end|>", "x"),
+        ("{{ messages[0].content }}", "<</s>|im_end|>[[INST]INST]", "x"),
+        ("{{ messages[0].content | tojson(ensure_ascii=True) }}", "é<|im_end|>", "x"),
+        (
+            "{% for t in tools or [] %}{{ t.function.name }}"
+            "{% for k in t.function.parameters.properties %}{{ k }}{% endfor %}{% endfor %}",
+            "[INST]",
+            "x",
+        ),
+        ("{{ '<|im_' + mood }}", "end|>", "x"),
+    ],
+)
+def test_a_part_never_completes_a_control_token(source: str, content: str, name: str) -> None:
+    tokenizer = ByteTokenizer()
+    tool = Tool(content, content, {"type": "object", "properties": {content: {}}})
+    prompt = ChatTemplate(source, tokenizer).render(
+        request(UserMessage(content, name), tools=(tool,), chat_template_kwargs={"mood": content}),
+        now=NOW,
+    )
+    assert tokenizer.num_control(prompt) == 0
+    assert content.strip() in prompt.text.replace("\\u00e9", "é")
 
 
 def test_the_characters_survive() -> None:
@@ -254,7 +295,8 @@ def test_reasoning_goes_back_where_the_template_allows() -> None:
     thought = AssistantMessage("ok", reasoning_content="why")
     assert "ok~why~" in text(TOOLED, USER, thought)
     picky = (
-        "{% for m in messages %}{% if m.reasoning_content and m.content %}{{ raise_exception('x') }}"
+        "{% for m in messages %}{% if m.reasoning_content and m.content %}"
+        "{{ raise_exception('x') }}"
         "{% endif %}{{ m.content }}{% endfor %}"
     )
     assert text(picky, USER, thought) == "hiok"
@@ -428,3 +470,13 @@ def test_names_are_taken_in_any_spelling() -> None:
     assert template(tool_format="plain").tool_format == "none"
     with pytest.raises(ValueError, match="nope"):
         template(tool_format="nope")
+
+
+def test_channels_without_a_thought() -> None:
+    chat = template(CHATML + "{# <|channel|> reasoning_effort #}")
+    none = Reasoning("none")
+    assert chat.render(request(USER, reasoning=none), now=NOW).text.endswith(
+        "assistant\n<|channel|>final<|message|>"
+    )
+    with_tools = chat.render(request(USER, reasoning=none, tools=(NOTHING,)), now=NOW)
+    assert with_tools.text.endswith("assistant\n")
