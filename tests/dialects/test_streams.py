@@ -325,3 +325,12 @@ def test_a_lone_surrogate_cannot_break_a_stream() -> None:
         assert choices_in(chunks_of(dialect, events, AnswerOptions()))[1]["delta"] == {
             "content": "a?b"
         }
+
+
+def test_a_finish_chunk_waits_only_for_usage() -> None:
+    """R10: nothing is held back that could be sent."""
+    finished: list[Event] = [*ONE_CALL[:-1]]
+    for include_usage, held in ((False, 0), (True, 1)):
+        options = AnswerOptions(include_usage=include_usage)
+        chunks = chunks_of(DEEPINFRA, finished, options)
+        assert len(chunks) == 3 - held
