@@ -5,6 +5,7 @@ Must not know: rules, dialects beyond the name of the limit.
 
 import asyncio
 import gzip
+import io
 import json
 import time
 from collections.abc import Mapping
@@ -130,7 +131,7 @@ async def _exchange(
     async with session.request(
         request.method,
         request.url,
-        data=gzip.compress(data) if coded else data or None,
+        data=io.BytesIO(gzip.compress(data) if coded else data) if data else None,
         headers=list(request.headers),
         allow_redirects=False,
     ) as response:

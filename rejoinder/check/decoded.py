@@ -14,6 +14,9 @@ from rejoinder.events import EventGrammar, GrammarViolation
 ORDINARY: Final = frozenset({"empty_answer"})
 """What the decoder notes and the contract allows: an answer that its limit cut before any text."""
 
+NAMED: Final = frozenset({"stop_beside_calls"})
+"""What an answer to a named tool_choice may have (A14)."""
+
 LEGACY: Final = frozenset({"function_call", "call_id_missing"})
 """What every answer to `functions` has (R150)."""
 
@@ -25,7 +28,11 @@ def repairs(x: Exchange) -> list[tuple[str, str]]:
     decoder = ChunkDecoder(
         model="", new_id=lambda: f"call_{len(found)}", n=x.n, observe=found.append
     )
-    usual = ORDINARY | (LEGACY if "functions" in x.asked else frozenset())
+    usual = (
+        ORDINARY
+        | (NAMED if x.names_tool else frozenset())
+        | (LEGACY if "functions" in x.asked else frozenset())
+    )
     wrong: list[tuple[str, str]] = []
     try:
         for frame in x.frames:

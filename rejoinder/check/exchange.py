@@ -186,6 +186,12 @@ class Exchange:
         return isinstance(self.asked.get("moderation"), dict)
 
     @property
+    def names_tool(self) -> bool:
+        """Whether tool_choice names one function (A14)."""
+        choice = self.asked.get("tool_choice")
+        return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
+
+    @property
     def stops(self) -> list[str]:
         stop = self.asked.get("stop")
         return [stop] if isinstance(stop, str) else [s for s in as_list(stop) if as_text(s)]  # type: ignore[misc]

@@ -233,12 +233,6 @@ def role_is_assistant(x: Exchange) -> Iterable[Problem]:
             yield Problem(f"role is {message['role']!r}")
 
 
-def is_named_choice(x: Exchange) -> bool:
-    """Whether the request names one function (A14)."""
-    choice = x.asked.get("tool_choice")
-    return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
-
-
 @rule(
     "R77",
     "tool_calls means calls",
@@ -251,7 +245,7 @@ def tool_calls_means_calls(x: Exchange) -> Iterable[Problem]:
     for choice in x.choices:
         if choice.finish == "tool_calls" and not choice.calls:
             yield Problem("finish_reason is tool_calls without a call", choice.frame)
-        if choice.calls and choice.finish == "stop" and not is_named_choice(x):
+        if choice.calls and choice.finish == "stop" and not x.names_tool:
             yield Problem("finish_reason is stop, but there are calls", choice.frame)
 
 
