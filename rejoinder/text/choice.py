@@ -129,8 +129,9 @@ class ChoiceDecoder:
             else:
                 events += self._read(rest) if rest else []
                 if self._parser is not None and not self._stopped:
-                    events += self._dispose(self._parser.flush(reason))
-                self._show(self._visible.flush(before_call=self._num_calls > 0), events)
+                    events += self._dispose(self._certain(self._parser.flush(reason), reason))
+                framed = self._num_calls > 0 or self._holds_calls
+                self._show(self._visible.flush(before_call=framed), events)
         self._held = None
         return [*events, Finished(self._index, self._finish_reason(reason))]
 
@@ -187,6 +188,12 @@ class ChoiceDecoder:
             if self._stopped:
                 break
         return events
+
+    def _certain(self, pieces: list[Piece], reason: EngineFinishReason) -> list[Piece]:
+        """Without the beginning of a forced call that the limit cut: it is no text either."""
+        if self._holds_calls and reason == "length":
+            return [piece for piece in pieces if piece.kind not in ("content", "bad")]
+        return pieces
 
     def _place(self, piece: Piece, events: list[Event]) -> None:
         kind, text, end = piece

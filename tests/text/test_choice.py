@@ -109,6 +109,27 @@ def test_a_forced_call_is_held_until_it_is_complete() -> None:
     assert whole == Answer(calls=(Call("add", '{"a": 1}'),), finish="tool_calls")
 
 
+@pytest.mark.parametrize(
+    ("format", "text"), [("json", " \n"), ("json", '{"na'), ("hermes", "<tool_ca")]
+)
+def test_the_beginning_of_a_forced_call_is_no_text(format: str, text: str) -> None:
+    forced = ToolChoice("required")
+    events = decode([text], "length", tools=TOOLS, tool_format=format, tool_choice=forced)
+    assert events == [Finished(0, "length")]
+
+
+def test_whether_a_thought_is_open() -> None:
+    data = [b"<think>", b"a", b"</think>", b"b"]
+    fields = {"reasoning_format": "qwen3"}
+    decoder = ChoiceDecoder(index=0, token_bytes=data.__getitem__, spec=spec(**fields))
+    states = []
+    for token_id in range(4):
+        decoder.feed(Step((token_id,)))
+        states.append(decoder.is_thinking)
+    assert states == [True, True, False, False]
+    assert not ChoiceDecoder(index=0, token_bytes=data.__getitem__, spec=spec()).is_thinking
+
+
 def test_decoders_share_nothing() -> None:
     data = [b"\xf0\x9f", b"\x98\x8a", b"a"]
     one, other = (

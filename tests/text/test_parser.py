@@ -166,9 +166,9 @@ def test_a_limit_leaves_a_prefix_of_the_same_answer(format: Format, data: st.Dat
     forced = fields(format, tool_choice=ToolChoice("required"), return_malformed_calls=True)
     held = summed(decode(tokens, "length", **forced))
     assert all(held.calls[i] == whole.calls[i] for i in range(len(held.calls)))
+    assert held.content == ""
     if format.name not in ("llama3_json", "json", "pythonic"):
         # only what is no more than the beginning of a marker is text
-        assert held.content == got.content
         markers = TOOL_FORMATS[format.name].markers
         assert any(marker.startswith(got.content.strip()) for marker in markers)
 
