@@ -7,6 +7,7 @@ hand, without the package's encoders. `Ideal.answer` is one exchange; `serve` pu
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -35,6 +36,7 @@ class Ideal:
     def __init__(self, dialect: DialectName) -> None:
         self.dialect = dialect
         self.count = 0
+        self.now = NOW
         self.stored: dict[str, Any] = {}
         self.cases = {
             request_of(probe, target(dialect), {}).body: case
@@ -147,7 +149,7 @@ class Ideal:
         if (refusal := self._refusal(request.body)) is not None:
             return refusal
         asked = json.loads(request.body)
-        answer = Answer(self.dialect, asked, f"chatcmpl-{self.count}")
+        answer = Answer(self.dialect, asked, f"chatcmpl-{self.count}", self.now)
         if not asked.get("stream"):
             body = answer.body()
             if asked.get("store"):
@@ -197,12 +199,14 @@ def sse(payload: object) -> bytes:
 class Answer:
     """What the ideal model says to one request."""
 
-    def __init__(self, dialect: DialectName, asked: dict[str, Any], id: str) -> None:
+    def __init__(
+        self, dialect: DialectName, asked: dict[str, Any], id: str, now: int = NOW
+    ) -> None:
         self.dialect = dialect
         self.asked = asked
         self.head = {
             "id": id,
-            "created": NOW,
+            "created": now,
             "model": MODEL,
             "service_tier": "priority" if self._tier == "priority" else "default",
         }
@@ -475,6 +479,7 @@ async def serve(ideal: Ideal) -> AsyncIterator[str]:
         finally:
             writer.close()
 
+    ideal.now = int(time.time())
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
