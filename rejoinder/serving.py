@@ -74,7 +74,7 @@ def serve(
     server = replace(server, port=port if port is not None else server.port)
     config = replace(config, server=server)
     prepare_logs(logging.DEBUG if verbose else logging.INFO)
-    listener = listen(server.host, server.port)
+    listener = bind(server.host, server.port)
     try:
         import uvloop
 
@@ -152,14 +152,14 @@ def announce(console: Console, config: Config, listener: socket.socket, seconds:
     console.print(f"  try    {curl}", soft_wrap=True, markup=False)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises CannotServe that says what is in the way."""
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket. It does not listen before the models are loaded: until then a connection
+    is refused, not left waiting. Raises CannotServe that says what is in the way."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(2048)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -246,7 +246,7 @@ def background(config: Config) -> Iterator[str]:
 
     Raises CannotServe.
     """
-    listener = listen("127.0.0.1", 0)
+    listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     running = _Background(config, listener)
     running.start()
