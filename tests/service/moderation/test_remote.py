@@ -24,6 +24,7 @@ class Endpoint:
         self.status = 200
         self.body: bytes = b"{}"
         self.delay = 0.0
+        self.followed = False
         self.pieces = 0
         """Bytes a write; 0: all at once."""
         self.asked: list[tuple[dict[str, str], object]] = []
@@ -38,10 +39,14 @@ class Endpoint:
                 await response.write(self.body[start : start + self.pieces])
                 await asyncio.sleep(0.001)
             return response
-        headers = {"Location": "/elsewhere"} if self.status == 302 else {}
+        headers = {"Location": "/elsewhere"} if self.status in (302, 307) else {}
         return web.Response(
             status=self.status, body=self.body, content_type="application/json", headers=headers
         )
+
+    async def answer_elsewhere(self, request: web.Request) -> web.Response:
+        self.followed = True
+        return web.json_response({"results": [{}]})
 
     def gives(self, *items: dict[str, object], **top: object) -> None:
         self.body = msgspec.json.encode({"id": "modr-1", **top, "results": list(items)})
@@ -52,6 +57,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
     endpoint = Endpoint()
     app = web.Application()
     app.router.add_post("/v1/moderations", endpoint.answer)
+    app.router.add_route("*", "/elsewhere", endpoint.answer_elsewhere)
     runner = web.AppRunner(app)
     await runner.setup()
     port = free_port()
@@ -152,6 +158,7 @@ async def test_lenient_in_legal_out(
         (500, b"{}"),
         (401, b"{}"),
         (302, b"{}"),
+        (307, b"{}"),
         (200, b"not json"),
         (200, b"{}"),
         (200, b"[]"),
@@ -169,6 +176,7 @@ async def test_anything_else_is_unavailable(
     with pytest.raises(ModerationUnavailable) as caught:
         await moderator.moderate(["x"])
     assert caught.value.code == "moderation_unavailable"
+    assert not endpoint.followed
 
 
 async def test_a_slow_endpoint(endpoint: Endpoint, moderator: RemoteModerator) -> None:
