@@ -336,6 +336,63 @@ def test_the_usual_stream_says_every_text_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    "entry",
+    [
+        {
+            "delta": {
+                "content": "c",
+                "tool_calls": [{"index": 0, "id": "x", "function": {"name": "f"}}],
+            }
+        },
+        {"delta": {"content": "c", "function_call": {"name": "f", "arguments": "{}"}}},
+        {"delta": {"content": "c", "reasoning_content": "r"}},
+        {"delta": {"content": "c", "reasoning": "r"}},
+        {"delta": {"content": "c", "reasoning_text": "r"}},
+        {"delta": {"content": "c", "thinking": "r"}},
+        {"delta": {"content": "c", "thinking_blocks": [{"thinking": "r"}]}},
+        {"delta": {"content": "c", "reasoning_details": [{"text": "r"}]}},
+        {"delta": {"content": "c", "refusal": "n"}},
+        {"delta": {"content": "c", "role": "assistant"}},
+        {"delta": {"content": "c"}, "finish_reason": "length"},
+        {"delta": {"content": "c"}, "logprobs": {"content": [{"token": "c", "logprob": -1}]}},
+        {"delta": {"content": "c"}, "usage": {"prompt_tokens": 7, "completion_tokens": 7}},
+        {"delta": {"content": ["c"]}},
+    ],
+    ids=lambda entry: ",".join([*entry, *entry["delta"]]),
+)
+def test_the_short_way_overlooks_nothing(entry: dict[str, Any]) -> None:
+    payloads = [
+        *(chunk(delta) for delta in ({"role": "assistant", "content": "a"}, {"content": "b"})),
+        json.dumps({"choices": [{"index": 0, **entry}]}),
+        chunk({"content": "d"}),
+        chunk(finish="stop"),
+        "[DONE]",
+    ]
+    events, error, one = decoded(payloads)
+    slow, slow_error, slow_one = decoded(payloads, observe=lambda deviation: None)
+    assert error is None and slow_error is None
+    assert events == slow
+    assert one.repairs == slow_one.repairs
+    plain, _, _ = decoded([*payloads[:2], chunk({"content": "c"}), *payloads[3:]])
+    assert events != plain or one.repairs
+
+
+@pytest.mark.parametrize("place", ["usage", "x_groq", "error"])
+def test_the_short_way_overlooks_nothing_outside_choices(place: str) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 7}
+    value = {"usage": usage, "x_groq": {"usage": usage}, "error": {"message": "m"}}[place]
+    payloads = [
+        *(chunk({"content": text}) for text in "ab"),
+        chunk({"content": "c"}, **{place: value}),
+    ]
+    events, error, _ = decoded([*payloads, chunk(finish="stop"), "[DONE]"])
+    if place == "error":
+        assert error is not None and error.message == "m"
+    else:
+        assert collect(events).usage == Usage(prompt_tokens=7, completion_tokens=7)
+
+
+@pytest.mark.parametrize(
     ("delta", "reasoning", "content"),
     [
         ({"reasoning_content": "r"}, "r", ""),
@@ -389,6 +446,8 @@ def test_a_character_split_between_chunks_is_one(key: str) -> None:
     assert one.repairs["split_surrogate"] == 1
     choice, _ = choice_of(first, chunk(finish="stop"), "[DONE]")
     assert getattr(choice, key) == "a\ufffd"
+    choice, _ = choice_of(chunk({key: "x"}), first, chunk({key: "b"}), chunk(finish="stop"))
+    assert getattr(choice, key) == "xa\ufffdb"
 
 
 def test_refusal_and_content_do_not_mix() -> None:
@@ -545,6 +604,7 @@ def test_an_index_that_counts_up_is_one_choice_but_two_answers_are_not() -> None
         [chunk({"content": c}, index=i) for i, c in ((0, "a"), (1, "b"), (0, "c"))]
     )
     assert isinstance(error, ProviderFailed)
+    assert "mixed" in error.message
 
 
 # ---------------------------------------------------------------- tool calls
