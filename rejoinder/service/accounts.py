@@ -4,8 +4,10 @@ Only SHA-256 digests of keys are kept. Keys come from the configuration and from
 (`rejoinder keys create`). This module must not know: HTTP beyond the two header values, models.
 """
 
+import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +18,12 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from rejoinder.config import KeyConfig
-from rejoinder.errors import AuthenticationFailed
+from rejoinder.errors import AuthenticationFailed, Unavailable
 from rejoinder.types import Tier
 
 __all__ = ["LOCAL", "Account", "Accounts", "CreatedKey", "KeySource", "bearer_token"]
+
+_log = logging.getLogger(__name__)
 
 BudgetPeriod = Literal["day", "month", "total"]
 
@@ -109,6 +113,8 @@ class Accounts:
         self._fresh_seconds = fresh_seconds
         self._revision = ""
         self._checked_at = float("-inf")
+        self._loaded = False
+        self._refreshing = asyncio.Lock()
         self._configured = {}
         for key in keys:
             digest = bytes.fromhex(key.key_sha256)
@@ -118,7 +124,7 @@ class Accounts:
         self._created: dict[bytes, CreatedKey] = {}
 
     async def authenticate(self, authorization: str | None, xi_api_key: str | None) -> Account:
-        """The account of the key in either header. Raises AuthenticationFailed.
+        """The account of the key in either header. Raises AuthenticationFailed, Unavailable.
 
         Where there is no key anywhere, everybody is the account "local".
         """
@@ -137,15 +143,30 @@ class Accounts:
         return key.account
 
     async def _refresh(self) -> None:
-        now = self._clock()
-        if self._source is None or now - self._checked_at < self._fresh_seconds:
+        """Until the created keys have been read once nobody gets in: not knowing of any is not
+        the same as there being none. Later the last known keys serve while they are read."""
+        if self._source is None or self._clock() - self._checked_at < self._fresh_seconds:
             return
-        self._checked_at = now
-        revision = await self._source.revision()
-        if revision != self._revision:
-            keys = await self._source.load()
+        if self._loaded and self._refreshing.locked():
+            return
+        async with self._refreshing:
+            if self._clock() - self._checked_at < self._fresh_seconds:
+                return
+            try:
+                await self._load(self._source)
+            except Exception as error:
+                _log.warning("the created keys cannot be read: %s", error)
+                if not self._loaded:
+                    raise Unavailable("The API keys cannot be read.", retry_after=1) from error
+            self._checked_at = self._clock()
+
+    async def _load(self, source: KeySource) -> None:
+        revision = await source.revision()
+        if revision != self._revision or not self._loaded:
+            keys = await source.load()
             self._created = {self._slot(key.digest): key for key in keys}
             self._revision = revision
+        self._loaded = True
 
     def _slot(self, digest: bytes) -> bytes:
         """Where a digest is filed: keyed with a secret of this process, so that the time of the

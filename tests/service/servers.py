@@ -14,7 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_QUICK = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+_QUICK = [
+    word
+    for setting in ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")
+    for word in ("-c", f"{setting}=off")
+]
+)
 
 
 def free_port() -> int:
@@ -121,7 +126,7 @@ async def create_database(server: str, name: str) -> str:
                 raise
             await asyncio.sleep(0.25)
     try:
-        await connection.execute(f'CREATE DATABASE "{name}"')
+        await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
     finally:
         await connection.close()
     return f"{server}/{name}"

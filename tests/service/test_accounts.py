@@ -1,5 +1,6 @@
 """Who gets in, and who does not, whatever the header looks like (R203, R204)."""
 
+import asyncio
 import hashlib
 import statistics
 import time
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rejoinder.config import KeyConfig
-from rejoinder.errors import AuthenticationFailed
+from rejoinder.errors import AuthenticationFailed, Unavailable
 from rejoinder.service.accounts import (
     LOCAL,
     Account,
@@ -179,6 +180,49 @@ async def test_guesses_do_not_make_work_for_the_database() -> None:
 
 async def test_with_only_revoked_keys_nobody_becomes_local() -> None:
     accounts = Accounts([], source=Source([created("a", revoked_at=1.0)]))
+    with pytest.raises(AuthenticationFailed):
+        await accounts.authenticate(None, None)
+
+
+async def test_nobody_is_local_while_the_keys_are_being_read() -> None:
+    """Also not the requests that come while the first one waits for the database."""
+
+    class Slow(Source):
+        async def revision(self) -> str:
+            await asyncio.sleep(0.01)
+            return await super().revision()
+
+    accounts = Accounts([], source=Slow([created("a")]))
+    tries = [accounts.authenticate(header, None) for header in (None, "Bearer x", "Bearer a")]
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [
+        AuthenticationFailed,
+        AuthenticationFailed,
+        Account,
+    ]
+
+
+async def test_keys_that_cannot_be_read_let_nobody_in() -> None:
+    now = 0.0
+
+    class Broken(Source):
+        broken = True
+
+        async def revision(self) -> str:
+            if self.broken:
+                raise OSError("the database is gone")
+            return await super().revision()
+
+    source = Broken([created("a")])
+    accounts = Accounts([], source=source, clock=lambda: now, fresh_seconds=2)
+    for header in (None, "Bearer a"):
+        with pytest.raises(Unavailable):
+            await accounts.authenticate(header, None)
+    source.broken = False
+    assert (await accounts.authenticate("Bearer a", None)).id == "made"
+    source.broken = True
+    now += 10
+    assert (await accounts.authenticate("Bearer a", None)).id == "made", "the last known keys"
     with pytest.raises(AuthenticationFailed):
         await accounts.authenticate(None, None)
 
