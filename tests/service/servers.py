@@ -19,7 +19,6 @@ _QUICK = [
     for setting in ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")
     for word in ("-c", f"{setting}=off")
 ]
-)
 
 
 def free_port() -> int:
