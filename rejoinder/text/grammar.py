@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rejoinder.errors import InvalidRequest
 from rejoinder.text import lark
-from rejoinder.text.call_spelling import CallableTool
+from rejoinder.text.call_spelling import CallableTool, CallSpelling
 from rejoinder.text.custom_grammar import custom_grammar
 from rejoinder.text.lark import Lark
 from rejoinder.text.reasoning import ReasoningFormat
@@ -36,6 +36,7 @@ from rejoinder.types import (
     ResponseFormat,
     TextFormat,
     Tool,
+    ToolChoice,
 )
 
 REFUSAL = r'/[^\s{\["](?s:.*)/'
@@ -66,13 +67,14 @@ def answer_grammar(
     answer = _answer(request.response_format, refusals)
     frame = _frame(grammar, reasoning_row(reasoning_format), request, opens_thinking)
     choice = request.tool_choice
-    if choice.mode == "none" or not request.tools:
+    spellings = _spellings(grammar, tool_format, choice)
+    if choice.mode == "none" or not request.tools or not spellings:
         if answer is None:
             return None
         return _finished(grammar, frame, f"{frame.lead} {answer}", "response_format")
     tools = [_callable(i, tool, request) for i, tool in _allowed(request)]
     many = request.parallel_tool_calls and not request.legacy_functions and not choice.named
-    calls = _Calls(grammar, tool_format, tools, "many" if many else "one")
+    calls = _Calls(grammar, spellings, tools, "many" if many else "one")
     if choice.mode == "required":
         return _finished(grammar, frame, calls.alone(), "tools")
     if answer is None:
@@ -179,17 +181,14 @@ class _Calls:
     def __init__(
         self,
         grammar: Lark,
-        tool_format: str,
+        spellings: Sequence[CallSpelling],
         tools: Sequence[CallableTool],
         number: Literal["one", "many"],
     ) -> None:
         self._grammar = grammar
+        self._spellings = spellings
         self._tools = tools
         self._number = number
-        rows = SPELLINGS.get(tool_format, ())
-        self._spellings = [r for r in rows if not r.token or grammar.is_token(r.token)]
-        if not self._spellings:
-            raise InvalidRequest("This model cannot call tools.", param="tools")
 
     def alone(self) -> str:
         """Calls and nothing else."""
@@ -209,6 +208,15 @@ class _Calls:
             for one in self._spellings
         ]
         return " | ".join([*ways, f"{self._grammar.text(never=frame.never)}?"])
+
+
+def _spellings(grammar: Lark, tool_format: str, choice: ToolChoice) -> list[CallSpelling]:
+    """The ways in which the model may write calls; none: it has no way."""
+    rows = SPELLINGS.get(tool_format, ())
+    found = [row for row in rows if not row.token or grammar.is_token(row.token)]
+    if not found and choice.mode == "required":
+        raise InvalidRequest("This model cannot call tools.", param="tool_choice")
+    return found
 
 
 def _allowed(request: ChatRequest) -> list[tuple[int, AnyTool]]:

@@ -328,10 +328,11 @@ def test_a_choice_of_an_unknown_tool_is_refused() -> None:
     assert caught.value.param == "tool_choice" and "nope" in caught.value.message
 
 
-def test_a_format_without_calls_refuses_tools() -> None:
+def test_a_format_without_calls_refuses_to_be_forced() -> None:
+    assert model("none").grammar(request(tools=(NOW,))) is None
     with pytest.raises(InvalidRequest) as caught:
-        model("none").grammar(request(tools=(NOW,)))
-    assert caught.value.param == "tools"
+        model("none").grammar(request(tools=(NOW,), tool_choice=REQUIRED))
+    assert caught.value.param == "tool_choice"
 
 
 def test_no_demands_no_grammar() -> None:
