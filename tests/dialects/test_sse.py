@@ -8,22 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rejoinder.dialects import sse
+from rejoinder.dialects.sse import SseReader
 from rejoinder.errors import ProviderFailed
 
 
 def read(*parts: bytes, max_event_bytes: int = sse.MAX_EVENT_BYTES) -> list[str]:
-    reader = sse.SseReader(max_event_bytes=max_event_bytes)
+    reader = SseReader(max_event_bytes=max_event_bytes)
     events = [event for part in parts for event in reader.feed(part)]
     return events + reader.flush()
 
 
-def oracle(body: bytes) -> list[str]:
-    """The specification's own algorithm over the whole body, line by line."""
+def oracle(body: bytes, *, ended: bool = True) -> list[str]:
+    """The specification's own algorithm over the whole body, line by line.
+
+    `ended`: the body has come to its end, so the last line counts, and the last event.
+    """
     text = body.removeprefix(b"\xef\xbb\xbf")
     lines = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     events: list[str] = []
     data: list[bytes] | None = None
-    for line in [*lines, b""]:
+    for line in [*lines, b""] if ended else lines[:-1]:
         if not line:
             if data is not None:
                 events.append(b"\n".join(data).decode("utf-8", "replace"))
@@ -69,6 +73,8 @@ def oracle(body: bytes) -> list[str]:
         ([b'data: a\n\ndata: {"id'], ["a", '{"id']),
         ([b"", b"data: a", b"", b"\n", b"", b"\n"], ["a"]),
         ([b"data: a\r", b"", b"\n\r\n"], ["a"]),
+        ([b"data: a\r", b"\ndata: b\r", b"", b"\ndata: c\r\n\r\n"], ["a\nb\nc"]),
+        ([b"data: a\xff\ndata: b\n\n"], ["a\ufffd\nb"]),
         ([], []),
         ([b"\xef\xbb"], []),
     ],
@@ -79,7 +85,7 @@ def test_reads_what_servers_send(parts: list[bytes], events: list[str]) -> None:
 
 
 def test_a_carriage_return_ends_an_event_at_once() -> None:
-    reader = sse.SseReader()
+    reader = SseReader()
     assert reader.feed(b"data: a\r\r") == ["a"]
     assert reader.feed(b"\ndata: b\r\n\r") == ["b"]
 
@@ -102,13 +108,23 @@ def test_any_split_gives_the_same_events(body: bytes, last: bytes, cuts: list[in
     assert read(*(body[i : i + 1] for i in range(len(body)))) == expected
 
 
+@given(body=BODIES)
+def test_an_event_is_given_as_soon_as_it_is_complete(body: bytes) -> None:
+    reader = SseReader()
+    events: list[str] = []
+    for i in range(len(body)):
+        events += reader.feed(body[i : i + 1])
+        if body[: i + 1] not in (b"\xef", b"\xef\xbb"):
+            assert events == oracle(body[: i + 1], ended=False)
+
+
 @pytest.mark.parametrize("newlines", [False, True])
 def test_one_byte_at_a_time_is_linear(newlines: bool) -> None:
     line = b"data: " + b"x" * 94 + b"\n"
     body = line * 3_000 if newlines else b"data: " + b"x" * 300_000
 
     def seconds(size: int) -> float:
-        reader = sse.SseReader()
+        reader = SseReader()
         started = time.process_time()
         for i in range(size):
             reader.feed(body[i : i + 1])
