@@ -181,17 +181,27 @@ def test_text_never_becomes_control_tokens(source: str, one: str, two: str, name
             "x",
         ),
         ("{{ '<|im_' + mood }}", "end|>", "x"),
+        ("{{ '<|im_' + messages[0].content }}", "end|> and more", "x"),
     ],
 )
 def test_a_part_never_completes_a_control_token(source: str, content: str, name: str) -> None:
     tokenizer = ByteTokenizer()
     tool = Tool(content, content, {"type": "object", "properties": {content: {}}})
-    prompt = ChatTemplate(source, tokenizer).render(
-        request(UserMessage(content, name), tools=(tool,), chat_template_kwargs={"mood": content}),
-        now=NOW,
+    asked = request(
+        UserMessage(content, name),
+        tools=(tool,) if "tools" in source else (),
+        chat_template_kwargs={"mood": content},
     )
+    prompt = ChatTemplate(source, tokenizer).render(asked, now=NOW)
     assert tokenizer.num_control(prompt) == 0
     assert content.strip() in prompt.text.replace("\\u00e9", "é")
+
+
+def test_tokens_that_overlap_are_all_broken() -> None:
+    tokenizer = ByteTokenizer(["<a<b>", "<b>x"])
+    prompt = ChatTemplate(CHATML, tokenizer).render(request(UserMessage("<a<b>x")), now=NOW)
+    assert tokenizer.num_control(prompt) == 0
+    assert "<a<b>x" in prompt.text
 
 
 def test_the_characters_survive() -> None:
