@@ -112,7 +112,7 @@ class Bench:
                 == (work.sequence.tokens[: work.start])
             )
             self.prefilled += len(work.tokens) - work.num_outputs
-        self.scheduler.commit(plan, self.now)
+        self.scheduler.commit(plan.works, self.now)
         for work in plan.works:
             if work.num_outputs:
                 self.sample(work)

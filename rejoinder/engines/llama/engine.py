@@ -562,12 +562,9 @@ class LlamaEngine:
             )
         if not plan.works:
             return
-        decoding = time.thread_time(), self._totals.decode_seconds
+        self._totals.own_seconds += time.thread_time() - began
         self._compute(plan.works)
-        before = decoding[0] - began
-        self._scheduler.commit(plan, self._clock())
         self._totals.steps += 1
-        self._totals.own_seconds += before
 
     def _draft(self) -> None:
         """Drafts for the sequences that decode, where they pay."""
@@ -617,6 +614,7 @@ class LlamaEngine:
         if all(outputs):
             self._cost.record(len(tokens), seconds)
         began = time.thread_time()
+        self._scheduler.commit(works, self._clock())
         self._sample(works, logits)
         self._totals.own_seconds += time.thread_time() - began
 

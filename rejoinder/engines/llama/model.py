@@ -305,8 +305,10 @@ class LlamaModel:
 
     def _new_context(self) -> int:
         params = llama.llama_context_default_params()
-        params.n_ctx = self.num_cells
-        params.n_batch = params.n_ubatch = self.batch_size
+        # The library makes room for an output of each sequence id, and aborts the process when a
+        # batch, or the context, is smaller.
+        params.n_ctx = max(self.num_cells, self.num_sequence_ids)
+        params.n_batch = params.n_ubatch = max(self.batch_size, self.num_sequence_ids)
         params.n_seq_max = self.num_sequence_ids
         params.n_threads = params.n_threads_batch = self.num_threads
         params.flash_attn_type = _FLASH_ATTENTION

@@ -108,7 +108,8 @@ class Scheduler:
     def has_room(self, rank: int) -> bool:
         """Whether one more sequence of this tier may wait: those of lower tiers do not count."""
         ahead = sum(len(queue) for r, queue in self._waiting.items() if r <= rank)
-        return ahead < self.max_queue or len(self.running) + ahead < self.max_sequences
+        free = max(0, self.max_sequences - len(self.running))
+        return ahead < self.max_queue + free
 
     def add(self, sequence: Sequence) -> None:
         sequence.counts.prompt_tokens = sequence.prompt_length
@@ -147,9 +148,9 @@ class Scheduler:
             work.sequence.last_scheduled = now
         return plan
 
-    def commit(self, plan: Plan, now: float) -> None:
-        """After the step was computed: what it added to prompts can be shared from now on."""
-        for work in plan.works:
+    def commit(self, works: list[Work], now: float) -> None:
+        """These were computed: what they added to prompts can be shared from now on."""
+        for work in works:
             if work.start < work.sequence.prompt_length:
                 self._publish_prompt(work.sequence, now)
 
