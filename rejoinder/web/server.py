@@ -6,8 +6,10 @@ lets streams finish within their grace period. It must not know: requests, diale
 
 import asyncio
 import contextlib
+import signal
 import socket
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -82,6 +84,21 @@ class ChatServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's handler, without its habit of killing the process by the signal afterwards:
+        what runs the server has things to close."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping = asyncio.ensure_future(self._on_stop())
