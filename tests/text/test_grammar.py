@@ -264,6 +264,28 @@ def test_from_where_a_call_begins_in_free_text_it_is_right(name: str, markers: s
     assert complete >= 3
 
 
+@pytest.mark.parametrize(
+    ("name", "lead", "marks"),
+    [
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=f>\n<parameter=a>\n",
+            ("</function>", "\n<parameter="),
+        ),
+        ("glm4", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>", ("<arg_key>", "</tool_call>")),
+    ],
+)
+def test_a_value_in_tags_cannot_end_its_call(name: str, lead: str, marks: tuple[str, ...]) -> None:
+    m = model(name, markers="text")
+    tool = Tool("f", parameters={"type": "object", "properties": {"a": {"type": "string"}}})
+    constraint = m.constraint(request(tools=(tool,), tool_choice=REQUIRED))
+    constraint.advance(*m.encode(lead))
+    for mark in marks:
+        ids = m.encode(f"x <b>{mark}")
+        assert 0 < constraint.accepts(ids) < len(ids)
+    assert constraint.accepts(m.encode("x </b>\n<p>{")) == len(m.encode("x </b>\n<p>{"))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_free_text_stays_free_and_may_be_empty(name: str) -> None:
     m = model(name)
