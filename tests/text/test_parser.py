@@ -312,6 +312,13 @@ def test_hermes(cut_at: int, text: str, more: dict[str, Any], want: Answer) -> N
             "<|start|>assistant<|channel|>final<|message|>b",
             Answer(content="ab")),
         ("harmony", "plain", Answer(content="plain")),
+        ("mistral", '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{}', Answer(
+            calls=(Call("add", '{"a": 1}'), Call("now", "{}")), finish="tool_calls")),
+        ("hermes", '<tool_call>{"name": "add", "arguments": {"a": <x>}}</tool_call>', Answer(
+            calls=(Call("add", '{"a": <x>}}'),), finish="malformed_function_call")),
+        ("harmony", "<|channel|>commentary to=functions.now<|message|>{} \n<|call|>"
+            "<|start|>assistant<|channel|>final<|message|>x", Answer(
+            content="x", calls=(Call("now", "{}"),), finish="tool_calls")),
     ],
 )  # fmt: skip
 def test_single_faults(cut_at: int, format: str, text: str, want: Answer) -> None:
@@ -339,6 +346,16 @@ def test_single_faults(cut_at: int, format: str, text: str, want: Answer) -> Non
 @pytest.mark.parametrize("cut_at", [1, 2, 3, 1000])
 def test_thoughts(cut_at: int, reasoning: str, text: str, want: Answer) -> None:
     assert answer(text, cut=cut_at, reasoning_format=reasoning) == want
+
+
+@pytest.mark.parametrize("cut_at", [1, 3, 1000])
+def test_an_end_marker_that_the_limit_cuts_is_no_text(cut_at: int) -> None:
+    want = Answer(calls=(Call("now", "{}"),), finish="length")
+    for format, text in (
+        ("harmony", "<|channel|>commentary to=functions.now<|message|>{}<|cal"),
+        ("hermes", '<tool_call>{"name": "now"}\n</tool_c'),
+    ):
+        assert answer(text, "length", cut=cut_at, tools=TOOLS, tool_format=format) == want
 
 
 def test_reasoning_tokens_are_counted_with_their_markers() -> None:
