@@ -16,9 +16,8 @@ __all__ = ["NothingToSample", "Sampler", "sample", "uniform"]
 Logits = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int32] | npt.NDArray[np.bool_]
 
-_FAR_BELOW = 14.0
-"""Nats below the best token at which a token cannot matter to a nucleus, checked each time: what
-is left out is summed and the whole row is sorted when the nucleus would need it."""
+_LINES = tuple(np.float32(line) for line in (0.05, 1e-2, 1e-3, 1e-4))
+"""Parts of the best token's probability, above which candidates are looked for."""
 
 _BLOCK = 256
 _MASK64 = (1 << 64) - 1
@@ -185,46 +184,73 @@ def _draw_from_all(row: Logits, u: float) -> int:
 
 
 def _draw_from_nucleus(row: Logits, params: SamplingParams, u: float) -> int:
-    """top_k, then top_p, then min_p, then a draw. `row` is scaled and its best is 0."""
-    ids, weights, total = _candidates(row, params)
+    """top_k, then top_p, then min_p, then a draw in the order of the ids. `row` is scaled and its
+    best is 0; it becomes the weights."""
+    weights = np.exp(row, out=row)
+    ids, values = _near(weights, params)
+    total = 0.0
+    if 0 < params.top_k < len(ids):
+        kept = _best(values, params.top_k)
+        ids, values = ids[kept], values[kept]
     if params.top_p < 1:
-        cumulated = np.cumsum(weights)
+        truncated = 0 < params.top_k < len(row)
+        total = float((values if truncated else weights).sum(dtype=np.float64))
+        ordered = np.sort(values)[::-1]
         # The smallest set that reaches top_p: the token that crosses the line is in it.
-        keep = int(np.searchsorted(cumulated, params.top_p * total, side="left")) + 1
-        ids, weights = ids[:keep], weights[:keep]
+        reached = np.cumsum(ordered, dtype=np.float64)
+        count = int(np.searchsorted(reached, params.top_p * total, side="left")) + 1
+        if count < len(ids):
+            kept = _best(values, count)
+            ids, values = ids[kept], values[kept]
     if params.min_p > 0:
-        keep = max(1, int(np.count_nonzero(weights >= params.min_p * weights[0])))
-        ids, weights = ids[:keep], weights[:keep]
-    cumulated = np.cumsum(weights)
+        kept = values >= min(np.float32(params.min_p), values.max())
+        ids, values = ids[kept], values[kept]
+    cumulated = np.cumsum(values, dtype=np.float64)
     found = int(np.searchsorted(cumulated, u * float(cumulated[-1]), side="right"))
     return int(ids[min(found, len(ids) - 1)])
 
 
-def _candidates(
-    row: Logits, params: SamplingParams
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], float]:
-    """The tokens that can be drawn, most likely first, with their weights, and the weight that
-    top_p is a part of: of the k best when there is a top_k, of all otherwise."""
-    near = np.flatnonzero(row > -_FAR_BELOW)
-    k = params.top_k
-    if 0 < k < len(row):
-        if k > len(near):
-            near = np.argpartition(row, len(row) - k)[len(row) - k :]
-        order = _by_likelihood(row, near)[:k]
-        weights = np.exp(row[order], dtype=np.float64)
-        return order, weights, float(weights.sum())
-    total = float(np.exp(row).sum(dtype=np.float64)) if params.top_p < 1 else 0.0
-    weights = np.exp(row[near], dtype=np.float64)
-    enough = weights.sum() >= params.top_p * total if params.top_p < 1 else params.min_p > 1e-6
-    if not enough:
-        near = np.flatnonzero(row > -np.inf)
-    order = _by_likelihood(row, near)
-    return order, np.exp(row[order], dtype=np.float64), total
+def _near(weights: Logits, params: SamplingParams) -> tuple[npt.NDArray[np.int64], Logits]:
+    """Tokens that include all that can be drawn, by id, and their weights: looked for near the
+    best one first, since sorting the whole vocabulary is what costs."""
+    size = len(weights)
+    k = params.top_k if 0 < params.top_k < size else 0
+    needed = params.top_p * float(weights.sum(dtype=np.float64)) if params.top_p < 1 else 0.0
+    if not k and not needed:
+        line = np.float32(params.min_p)
+        ids = np.flatnonzero(weights >= min(line, weights.max()))
+        return ids, weights[ids]
+    for line in _LINES:
+        ids = np.flatnonzero(weights > line)
+        values = weights[ids]
+        # With a top_k its tokens are enough: top_p is a part of them.
+        enough = len(ids) >= k if k else float(values.sum(dtype=np.float64)) >= needed
+        if enough:
+            return ids, values
+    return np.arange(size), weights
+
+
+def _best(values: Logits, count: int) -> npt.NDArray[np.bool_]:
+    """Marks the `count` greatest; of equals the first ones."""
+    line = np.partition(values, len(values) - count)[len(values) - count]
+    kept: npt.NDArray[np.bool_] = values > line
+    ties = np.flatnonzero(values == line)
+    kept[ties[: count - int(np.count_nonzero(kept))]] = True
+    return kept
 
 
 def _by_likelihood(row: Logits, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Ids from the most likely on; of equals the lower id first."""
     return ids[np.argsort(-row[ids], kind="stable")]
+
+
+def _most_likely(row: Logits, peak: np.float32, count: int) -> npt.NDArray[np.int64]:
+    """The `count` most likely ids, in order."""
+    for line in _LINES:
+        near = np.flatnonzero(row > peak + np.log(line))
+        if len(near) >= count:
+            return _by_likelihood(row, near)[:count]
+    return _by_likelihood(row, np.arange(len(row)))[:count]
 
 
 def describe(row: Logits, token_id: int, num_top: int) -> TokenIdLogprob:
@@ -238,8 +264,6 @@ def describe(row: Logits, token_id: int, num_top: int) -> TokenIdLogprob:
     rank = 1 + int(np.count_nonzero(row > value)) + int(np.count_nonzero(row[:token_id] == value))
     top: tuple[tuple[int, float], ...] = ()
     if num_top > 0:
-        num_top = min(num_top, len(row))
-        line = np.partition(row, len(row) - num_top)[len(row) - num_top]
-        best = _by_likelihood(row, np.flatnonzero(row >= line))[:num_top]
+        best = _most_likely(row, peak, num_top)
         top = tuple((int(i), min(0.0, float(row[i]) - norm)) for i in best)
     return TokenIdLogprob(token_id, min(0.0, float(value) - norm), rank, top)
