@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 
 OnRepair = Callable[[str, str], None]
 
+TOKENIZER_FILES = [
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "*.jinja",
+]
+
 
 class CannotBuild(Exception):
     """The configuration is well formed, but something that it names cannot be used."""
@@ -103,7 +110,13 @@ def _info(config: ModelConfig, *, context_length: int, tags: Sequence[str] = ())
 
 
 def _text_backend(
-    config: TextModelConfig, engine: Engine, tokenizer: Tokenizer, source: str
+    config: TextModelConfig,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    source: str,
+    *,
+    bos_token: str = "",
+    eos_token: str = "",
 ) -> TokenBackend:
     if config.chat_template:
         try:
@@ -116,6 +129,8 @@ def _text_backend(
             tokenizer,
             tool_format=config.tool_format,
             reasoning_format=config.reasoning_format,
+            bos_token=bos_token,
+            eos_token=eos_token,
         )
     except ValueError as error:
         raise CannotBuild(f"model '{config.id}': {error}") from None
@@ -169,7 +184,14 @@ def _build_llama(config: LlamaConfig) -> Built:
         )
     except ChatError as error:
         raise CannotBuild(f"model '{config.id}': {error.message}") from None
-    backend = _text_backend(config, engine, engine.tokenizer, engine.chat_template or "")
+    backend = _text_backend(
+        config,
+        engine,
+        engine.tokenizer,
+        engine.chat_template or "",
+        bos_token=engine.tokenizer.bos_text,
+        eos_token=engine.tokenizer.eos_text,
+    )
     info = _info(config, context_length=engine.context_length, tags=("tools", "json", "chat"))
     return Built(info, backend, lambda: engine.failure, lambda: _llama_stats(engine))
 
@@ -214,7 +236,7 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
             "tokenizer.json and tokenizer_config.json, or hf:ORG/REPO"
         )
     try:
-        tokenizer = HfTokenizer.load(config.tokenizer)
+        tokenizer = HfTokenizer(await asyncio.to_thread(tokenizer_folder, config.tokenizer))
     except (OSError, ValueError) as error:
         raise CannotBuild(f"model '{config.id}': tokenizer: {error}") from None
     kind = VllmEngine if isinstance(config, VllmConfig) else SglangEngine
@@ -235,8 +257,30 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
     }
     fleet = Fleet(engines)
     await fleet.start()
-    backend = _text_backend(config, fleet, tokenizer, tokenizer.chat_template or "")
+    backend = _text_backend(
+        config,
+        fleet,
+        tokenizer,
+        tokenizer.files.chat_template,
+        bos_token=tokenizer.files.bos_token,
+        eos_token=tokenizer.files.eos_token,
+    )
     return Built(_info(config, context_length=config.context_length, tags=("tools",)), backend)
+
+
+def tokenizer_folder(name: str) -> Path:
+    """The folder of a configured tokenizer; `hf:ORG/REPO` is fetched. Raises ValueError."""
+    if not name.startswith("hf:"):
+        return Path(name)
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise ValueError(f"'{name}' needs huggingface-hub; install rejoinder[hf]") from None
+    try:
+        return Path(snapshot_download(name.removeprefix("hf:"), allow_patterns=TOKENIZER_FILES))
+    except (HfHubHTTPError, OSError) as error:
+        raise ValueError(f"'{name}' cannot be fetched: {error}") from None
 
 
 def build_fallback(config: FallbackConfig, models: Mapping[str, Built]) -> Built:

@@ -24,10 +24,13 @@ from rejoinder.types import (
     Counts,
     Engine,
     EngineFinishReason,
+    JsonObjectFormat,
+    JsonSchemaFormat,
     Meter,
     Prompt,
     SamplingParams,
     Step,
+    TextFormat,
     Tokenizer,
 )
 
@@ -97,12 +100,12 @@ class TokenBackend:
         if self._opens_thinking is not None:
             opens = self._opens_thinking(prompt)
             rendered = rendered if opens is None else replace(rendered, opens_thinking=opens)
-        params = self._params(request, rendered)
+        params = await self._checked_params(request, rendered)
         spec = self._spec(request, rendered)
         seed = self._new_seed() if request.seed is None else request.seed
         choices = [
             self._choice(
-                ChoiceDecoder(index=index, token_bytes=self.tokenizer.token_bytes, spec=spec),
+                ChoiceDecoder(index=index, token_bytes=self.template.token_bytes, spec=spec),
                 prompt,
                 replace(params, seed=choice_seed(seed, index)),
                 meter,
@@ -135,6 +138,15 @@ class TokenBackend:
             cache_breakpoints=rendered.breakpoints,
             cache_explicit=request.prompt_cache.mode == "explicit",
         )
+
+    async def _checked_params(
+        self, request: ChatRequest, rendered: RenderedPrompt
+    ) -> SamplingParams:
+        """`_params`, off the event loop where there are schemas to check: a hostile one may take
+        a while before it is refused."""
+        if request.tools or not isinstance(request.response_format, TextFormat):
+            return await asyncio.to_thread(self._params, request, rendered)
+        return self._params(request, rendered)
 
     def _params(self, request: ChatRequest, rendered: RenderedPrompt) -> SamplingParams:
         """Raises ContextLengthExceeded, InvalidParameter, InvalidRequest."""
@@ -198,6 +210,7 @@ class TokenBackend:
             opens_thinking=rendered.opens_thinking,
             logprobs=request.logprobs,
             return_malformed_calls=request.return_malformed_calls,
+            refusals=self._refusals == "on" and is_enforced_json(request),
             new_call_id=self._new_call_id,
         )
 
@@ -276,6 +289,15 @@ class TokenBackend:
                     yield step
         finally:
             counts.completion_tokens += more.completion_tokens
+
+
+def is_enforced_json(request: ChatRequest) -> bool:
+    """Whether the answer is held to JSON: then text that is no JSON is a refusal."""
+    match request.response_format:
+        case JsonObjectFormat() | JsonSchemaFormat(enforced=True):
+            return request.tool_choice.mode != "required"
+        case _:
+            return False
 
 
 def choice_seed(seed: int, index: int) -> int:
