@@ -343,7 +343,11 @@ TABLE: dict[str, Row] = {
         ),
         Side(
             [
-                (json_schema(name="a b", schema=SCHEMA, strict=False), None),
+                (
+                    json_schema(name="x", schema=SCHEMA, strict=False),
+                    schema_format(enforced=True),
+                ),
+                (json_schema(name="a b", schema={}), JsonSchemaFormat("a b", {}, enforced=True)),
                 ({"type": "json_object"}, JsonObjectFormat()),
                 ({"type": "regex", "regex": "a+"}, RegexFormat("a+")),
             ],
