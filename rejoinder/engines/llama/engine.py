@@ -25,7 +25,13 @@ from rejoinder.engines.llama.drafts import (
     StepCost,
     draft_length,
 )
-from rejoinder.engines.llama.model import BatchFailed, LlamaModel, LlamaTokenizer
+from rejoinder.engines.llama.exact_cache import ExactCache
+from rejoinder.engines.llama.model import (
+    MAX_SEQUENCE_IDS,
+    BatchFailed,
+    LlamaModel,
+    LlamaTokenizer,
+)
 from rejoinder.engines.llama.prefix_cache import PrefixCache
 from rejoinder.engines.llama.sampler import Sampler, sample
 from rejoinder.engines.llama.scheduler import Scheduler, Work
@@ -54,6 +60,9 @@ log = logging.getLogger(__name__)
 BATCH_SIZE = 512
 STEP_SECONDS = 0.15
 """How long a step with prefill may take while others decode: what a running stream can stall."""
+
+MIN_NODE_IDS = 16
+"""Sequence ids that are left to the prefix cache however many sequences run."""
 
 MAX_SPECULATING = 4
 """With more sequences running a guess saves too little to be looked for."""
@@ -269,22 +278,17 @@ class LlamaEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
+        max_sequences = min(max_sequences, MAX_SEQUENCE_IDS - MIN_NODE_IDS)
         self._model = LlamaModel(
             path,
             num_cells=context_length,
-            num_sequence_ids=256,
+            num_sequences=max_sequences,
             num_threads=threads or available_cores(),
             batch_size=BATCH_SIZE,
         )
         model = self._model
         self._governor = None if threads else ThreadGovernor(model.num_threads)
-        max_sequences = min(max_sequences, model.num_sequence_ids - 16)
-        self._cache = PrefixCache(
-            model,
-            num_cells=model.num_cells,
-            memory_ids=range(max_sequences, model.num_sequence_ids),
-            snapshot_bytes=snapshot_bytes,
-        )
+        self._cache = self._make_cache(max_sequences, snapshot_bytes)
         self._scheduler = Scheduler(
             self._cache,
             max_sequences=max_sequences,
@@ -309,6 +313,17 @@ class LlamaEngine:
         self._finished_at: list[float] = []
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
+
+    def _make_cache(self, max_sequences: int, snapshot_bytes: int) -> PrefixCache:
+        model = self._model
+        if not model.trimmable:
+            return ExactCache(model, num_cells=model.num_cells, snapshot_bytes=snapshot_bytes)
+        return PrefixCache(
+            model,
+            num_cells=model.num_cells,
+            memory_ids=range(max_sequences, model.num_sequence_ids),
+            snapshot_bytes=snapshot_bytes,
+        )
 
     # -------------------------------------------------------- what the engine is
 

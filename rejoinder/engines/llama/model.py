@@ -267,7 +267,8 @@ class _ThreadPool:
 class LlamaModel:
     """Weights and one context with a unified cache of `num_cells` cells.
 
-    `num_sequence_ids`: sequence ids that exist (rounded down to the library's bound).
+    `num_sequences` run at once; more sequence ids, as many as the library has, can hold prefixes
+    if the model's memory can be cut (each costs a whole state otherwise).
     `batch_size`: the most tokens of one `decode`.
     """
 
@@ -276,7 +277,7 @@ class LlamaModel:
         path: str,
         *,
         num_cells: int,
-        num_sequence_ids: int,
+        num_sequences: int,
         num_threads: int,
         batch_size: int = 512,
     ) -> None:
@@ -291,7 +292,7 @@ class LlamaModel:
         self._vocab = llama.llama_model_get_vocab(self._model)
         self.tokenizer = LlamaTokenizer(self._vocab)
         self.num_cells = num_cells
-        self.num_sequence_ids = min(num_sequence_ids, MAX_SEQUENCE_IDS)
+        self.num_sequence_ids = MAX_SEQUENCE_IDS if self.trimmable else num_sequences
         self.batch_size = min(batch_size, num_cells)
         self.num_threads = num_threads
         self.trained_context_length = int(llama.llama_model_n_ctx_train(self._model))

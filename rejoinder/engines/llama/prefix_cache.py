@@ -113,6 +113,9 @@ class PrefixCache:
     At most half of the cells can be pinned; what is pinned beyond gives way, the oldest first.
     """
 
+    cuttable = True
+    """Whether a prefix may be reused in part."""
+
     def __init__(
         self,
         memory: SequenceMemory,

@@ -264,6 +264,8 @@ class Scheduler:
             ):
                 end = min(leader.prompt_length, len(sequence.tokens) - 1)
                 shared = common_prefix(leader.prompt.token_ids, prompt.token_ids, 0, end)
+                if not self.cache.cuttable and shared < leader.prompt_length - 1:
+                    continue
                 if shared >= MIN_SHARED_TOKENS and shared > max(found, leader.num_computed):
                     return True
         return False
@@ -292,7 +294,7 @@ class Scheduler:
             sequence_id, sequence.prompt.cache_salt, sequence.tokens, limit, now
         )
         if not sequence.started:
-            sequence.counts.cached_tokens = sequence.hold.shared
+            sequence.counts.cached_tokens = sequence.hold.length
         sequence.started = True
         sequence.phase = Phase.RUNNING
         self.running.append(sequence)
@@ -342,6 +344,9 @@ class Scheduler:
         if count <= 0:
             return 0
         start = sequence.num_computed
+        known = sequence.prompt_length - 1  # as much as an equal prompt can reuse
+        if not self.cache.cuttable and start < known < start + count:
+            count = known - start
         tokens = sequence.tokens[start : start + count]
         last = start + count == len(sequence.tokens)
         self._take(sequence, tokens, int(last), plan)
@@ -406,6 +411,8 @@ class Scheduler:
         hold, prompt = sequence.hold, sequence.prompt
         assert hold is not None
         done = min(hold.length, sequence.prompt_length)
+        if not self.cache.cuttable and done != sequence.prompt_length - 1:
+            return
         points = _points_to_keep(prompt)
         written = 0
         for point in points:
