@@ -45,6 +45,10 @@ TOOLS: Final[JsonObject] = {
     **FIXED,
 }
 
+TIME_MESSAGES: Final[list[Json]] = [
+    {"role": "user", "content": "What time is it in Oslo? Call get_time for it."}
+]
+
 NAMED: Final[JsonObject] = {"type": "function", "function": {"name": "get_time"}}
 
 STREAM: Final[JsonObject] = {"stream": True}
@@ -52,38 +56,44 @@ USAGE: Final[JsonObject] = {"stream_options": {"include_usage": True}}
 
 MODERATION: Final[JsonObject] = {"moderation": {"model": "omni-moderation-latest"}}
 
-UNARY = Probe(name="unary", body={**FIXED})
-UNARY_AGAIN = Probe(name="unary again", body={**FIXED, "user": "rejoinder-check"})
-STREAMED = Probe(name="stream", body={**FIXED, **STREAM})
-STREAM_USAGE = Probe(name="stream with usage", body={**FIXED, **STREAM, **USAGE})
+UNARY = Probe(quiet=True, name="unary", body={**FIXED})
+UNARY_AGAIN = Probe(quiet=True, name="unary again", body={**FIXED, "user": "rejoinder-check"})
+STREAMED = Probe(quiet=True, name="stream", body={**FIXED, **STREAM})
+STREAM_USAGE = Probe(quiet=True, name="stream with usage", body={**FIXED, **STREAM, **USAGE})
 
-MANY = Probe(name="n=3", body={"n": 3, "temperature": 1, "seed": 7})
+MANY = Probe(quiet=True, name="n=3", body={"n": 3, "temperature": 1, "seed": 7})
 MANY_STREAMED = Probe(
-    name="n=3, streamed", body={"n": 3, "temperature": 1, "seed": 7, **STREAM, **USAGE}
+    quiet=True, name="n=3, streamed", body={"n": 3, "temperature": 1, "seed": 7, **STREAM, **USAGE}
 )
 
-SEEDED = Probe(name="seeded", body={"temperature": 1, "seed": 11})
+SEEDED = Probe(quiet=True, name="seeded", body={"temperature": 1, "seed": 11})
 SEEDED_AGAIN = Probe(
-    name="seeded again", body={"temperature": 1, "seed": 11, "user": "rejoinder-check"}
+    quiet=True, name="seeded again", body={"temperature": 1, "seed": 11, "user": "rejoinder-check"}
 )
 OTHER_SEED = Probe(name="another seed", body={"temperature": 1, "seed": 12})
 
-SHORT = Probe(name="limit of 3", body={LIMIT: 3, **FIXED})
-SHORT_STREAMED = Probe(name="limit of 3, streamed", body={LIMIT: 3, **FIXED, **STREAM, **USAGE})
+SHORT = Probe(quiet=True, name="limit of 3", body={LIMIT: 3, **FIXED})
+SHORT_STREAMED = Probe(
+    quiet=True, name="limit of 3, streamed", body={LIMIT: 3, **FIXED, **STREAM, **USAGE}
+)
 
-STOPPED = Probe(name="stop", body={"stop": ["e", " the"], **FIXED})
-STOPPED_STREAMED = Probe(name="stop, streamed", body={"stop": ["e", " the"], **FIXED, **STREAM})
+STOPPED = Probe(quiet=True, name="stop", body={"stop": ["e", " the"], **FIXED})
+STOPPED_STREAMED = Probe(
+    quiet=True, name="stop, streamed", body={"stop": ["e", " the"], **FIXED, **STREAM}
+)
 
-LOGPROBS = Probe(name="logprobs", body={"logprobs": True, **FIXED})
+LOGPROBS = Probe(quiet=True, name="logprobs", body={"logprobs": True, **FIXED})
 LOGPROBS_STREAMED = Probe(
-    name="logprobs, streamed", body={"logprobs": True, **FIXED, **STREAM, **USAGE}
+    quiet=True, name="logprobs, streamed", body={"logprobs": True, **FIXED, **STREAM, **USAGE}
 )
 TOP_LOGPROBS = Probe(
+    quiet=True,
     name="top_logprobs",
     body={"logprobs": True, "top_logprobs": 5, **FIXED},
     dialects=("O",),
 )
 TOP_LOGPROBS_STREAMED = Probe(
+    quiet=True,
     name="top_logprobs, streamed",
     body={"logprobs": True, "top_logprobs": 5, **FIXED, **STREAM},
     dialects=("O",),
@@ -94,24 +104,31 @@ WIDE_LOGPROBS = Probe(
     dialects=("O",),
 )
 
-TOOLS_UNARY = Probe(name="tools", body={**TOOLS})
-TOOLS_STREAMED = Probe(name="tools, streamed", body={**TOOLS, **STREAM, **USAGE})
+TOOLS_UNARY = Probe(quiet=True, name="tools", body={**TOOLS})
+TOOLS_STREAMED = Probe(quiet=True, name="tools, streamed", body={**TOOLS, **STREAM, **USAGE})
 TOOLS_NONE = Probe(name="tool_choice none", body={**TOOLS, "tool_choice": "none", **STREAM})
 TOOLS_REQUIRED = Probe(
-    name="tool_choice required", body={**TOOLS, "tool_choice": "required"}, dialects=("O",)
+    quiet=True,
+    name="tool_choice required",
+    body={**TOOLS, "tool_choice": "required"},
+    dialects=("O",),
 )
 TOOLS_REQUIRED_STREAMED = Probe(
+    quiet=True,
     name="tool_choice required, streamed",
     body={**TOOLS, "tool_choice": "required", **STREAM},
     dialects=("O",),
 )
 TOOLS_NAMED = Probe(
-    name="tool_choice named", body={**TOOLS, "tool_choice": NAMED, **STREAM}, dialects=("O",)
+    name="tool_choice named",
+    body={**TOOLS, "messages": TIME_MESSAGES, "tool_choice": NAMED, **STREAM},
+    dialects=("O",),
 )
 TOOLS_ALLOWED = Probe(
     name="allowed_tools required",
     body={
         **TOOLS,
+        "messages": TIME_MESSAGES,
         "tool_choice": {
             "type": "allowed_tools",
             "allowed_tools": {"mode": "required", "tools": [NAMED]},
@@ -142,8 +159,9 @@ FUNCTIONS = Probe(
     dialects=("O",),
 )
 
-MODERATED = Probe(name="moderation", body={**FIXED, **MODERATION}, dialects=("O",))
+MODERATED = Probe(quiet=True, name="moderation", body={**FIXED, **MODERATION}, dialects=("O",))
 MODERATED_STREAMED = Probe(
+    quiet=True,
     name="moderation, streamed",
     body={**FIXED, **MODERATION, **STREAM, **USAGE},
     dialects=("O",),
@@ -172,6 +190,7 @@ NO_USAGE = Probe(
     dialects=("D",),
 )
 CONTINUOUS = Probe(
+    quiet=True,
     name="continuous usage",
     body={**FIXED, **STREAM, "stream_options": {"continuous_usage_stats": True}},
     dialects=("D",),

@@ -44,8 +44,9 @@ class Probe(Struct, frozen=True, kw_only=True):
     `body`: merged over the base request, which has the model, one message and a small limit;
     a value of `DROP` takes a key out. `raw` replaces the body. `path` is below the base URL,
     and `{name}` in it is the id that the probe of that name was given. `stop_after`: the client
-    closes the connection after so many frames. `alone`: when all others are done, one after the
-    other, `delay_seconds` after the one before.
+    closes the connection after so many frames. `quiet`: before all others, one after the other,
+    for answers that are compared: what else runs may change the numbers of an engine. `alone`:
+    when all others are done, one after the other, `delay_seconds` after the one before.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Probe(Struct, frozen=True, kw_only=True):
     key: Literal["given", "none", "wrong"] = "given"
     stop_after: int = 0
     after: tuple[str, ...] = ()
+    quiet: bool = False
     alone: bool = False
     delay_seconds: float = 0.0
     dialects: tuple[DialectName, ...] = ("O", "D")

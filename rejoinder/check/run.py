@@ -174,10 +174,22 @@ class _Round:
     async def make(self, probes: Sequence[Probe]) -> dict[str, Exchange]:
         """The answers by the names of their probes; equal requests are made once."""
         self._total = len(probes)
+        seen: dict[str, Exchange] = {}
+        for probe in (p for p in probes if p.quiet):
+            seen[probe.name] = await ask(self._session, probe, self._target, {})
+            self._count(probe.name)
+        seen |= await self._together([p for p in probes if not (p.quiet or p.alone)])
+        for probe in (p for p in probes if p.alone):
+            await asyncio.sleep(probe.delay_seconds)
+            seen[probe.name] = await ask(self._session, probe, self._target, {})
+            self._count(probe.name)
+        return seen
+
+    async def _together(self, probes: list[Probe]) -> dict[str, Exchange]:
         tasks: dict[str, asyncio.Task[Exchange]] = {}
         by_request: dict[object, asyncio.Task[Exchange]] = {}
         async with asyncio.TaskGroup() as group:
-            for probe in _in_order([p for p in probes if not p.alone]):
+            for probe in _in_order(probes):
                 key: object = probe.name
                 if not probe.after:
                     key = (request_of(probe, self._target, {}), probe.stop_after)
@@ -189,12 +201,7 @@ class _Round:
                 else:
                     self._count(probe.name)
                 tasks[probe.name] = task
-        seen = {name: task.result() for name, task in tasks.items()}
-        for probe in (p for p in probes if p.alone):
-            await asyncio.sleep(probe.delay_seconds)
-            seen[probe.name] = await ask(self._session, probe, self._target, {})
-            self._count(probe.name)
-        return seen
+        return {name: task.result() for name, task in tasks.items()}
 
     async def _one(self, probe: Probe, waits: list[asyncio.Task[Exchange]]) -> Exchange:
         before = [await task for task in waits]
