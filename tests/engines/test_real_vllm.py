@@ -149,9 +149,15 @@ async def test_refusals_are_ours_or_the_clients() -> None:
         assert caught.value.param == "response_format"
 
 
+@pytest.mark.skipif(
+    os.environ.get("REJOINDER_VLLM_BACKEND") != "guidance",
+    reason="the server chooses its own grammar backend, and that fails on special tokens",
+)
 async def test_a_special_token_in_a_lark_grammar() -> None:
-    """llguidance's Lark, in which special tokens have their own spelling."""
-    grammar = Grammar("lark", 'start: "yes" <|im_end|>')
+    """llguidance's Lark, in which special tokens have their own spelling. It needs a server with
+    `--structured-outputs-config '{"backend":"guidance"}'`: left to itself vLLM 0.32 keeps the
+    backend of its first request for all others, and ended this one with an internal error."""
+    grammar = Grammar("lark", 'start: "yes" <|im_start|> "no"')
     params = SamplingParams(max_tokens=10, temperature=0.0, grammar=grammar)
     async with engine() as one:
         whole = await answer(one, await chat_prompt("Say yes."), params)
