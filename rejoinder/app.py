@@ -40,11 +40,13 @@ from rejoinder.service.rates import Rates
 from rejoinder.service.store import CompletionStore
 from rejoinder.types import ChatRequest, Meter
 from rejoinder.web.completions import Completions
+from rejoinder.web.dashboard import Dashboard, DashboardData
 from rejoinder.web.drain import Drain
-from rejoinder.web.metrics import Metrics
+from rejoinder.web.metrics import EngineStats, Metrics
 from rejoinder.web.middleware import Front
 from rejoinder.web.models import ModelList
 from rejoinder.web.moderations import Moderations
+from rejoinder.web.pages import Pages, read_pages
 from rejoinder.web.routes import Endpoint, make_app
 from rejoinder.web.status import Status
 from rejoinder.web.stored import StoredCompletions
@@ -86,13 +88,20 @@ async def build(
 ) -> AsyncGenerator[Application, None]:
     """One server process, for as long as the context lasts. Raises CannotBuild."""
     async with AsyncExitStack() as stack:
-        metrics = Metrics(lambda: {one.info.id: one.stats() for one in built if one.stats})
+
+        def snapshots() -> dict[str, EngineStats]:
+            return {one.info.id: one.stats() for one in built if one.stats}
+
+        metrics = Metrics(snapshots)
         built = await _build_models(config, stack, metrics, on_progress)
         models = Models(ServedModel(one.info, one.backend) for one in built)
         database = await _open_database(config, stack)
         ledger = Ledger(database)
         await ledger.start()
         stack.push_async_callback(ledger.stop)
+        dashboard = Dashboard(snapshots=snapshots, totals=metrics.totals, ledger=ledger)
+        await dashboard.start()
+        stack.push_async_callback(dashboard.stop)
         prices = {
             one.info.id: Prices.from_config(one.info.pricing) if one.info.pricing else FREE
             for one in built
@@ -107,13 +116,20 @@ async def build(
             ledger=ledger,
             new_id=new_completion_id,
             extra_stages=partial(_moderation_stages, config.moderation, moderator),
-            observers=[metrics, *_tracing()],
+            observers=[metrics, dashboard, *_tracing()],
         )
         keys = Keys(database)
         application = Application(built=built, keys=keys, config=config, drain=Drain())
         accounts = Accounts(config.keys, source=keys)
         application.router = _router(
-            config, service, accounts, metrics, application, store=store, moderator=moderator
+            config,
+            service,
+            accounts,
+            metrics,
+            application,
+            dashboard,
+            store=store,
+            moderator=moderator,
         )
         yield application
 
@@ -200,6 +216,7 @@ def _router(
     accounts: Accounts,
     metrics: Metrics,
     application: Application,
+    dashboard: Dashboard,
     *,
     store: CompletionStore,
     moderator: Moderator,
@@ -224,6 +241,8 @@ def _router(
     )
     lists = ModelList(front, service.models)
     status = Status(application.drain, application.failures)
+    pages = Pages(read_pages())
+    data = DashboardData(front, dashboard)
     text = TextRoutes(front, service.models, policy, max_body_bytes=server.max_body_bytes)
     endpoints = [
         Endpoint("/chat/completions", {"POST": completions.create, "GET": stored.list}),
@@ -244,6 +263,10 @@ def _router(
             )
             for prefixed in (True, False)
         ),
+        Endpoint("/", {"GET": pages.playground}, prefixed=False),
+        Endpoint("/playground/{name}", {"GET": pages.file}, prefixed=False),
+        Endpoint("/dashboard", {"GET": pages.dashboard}, prefixed=False),
+        Endpoint("/dashboard/data", {"GET": data.show}, prefixed=False),
         Endpoint("/metrics", {"GET": metrics.show}, prefixed=False),
         Endpoint("/health", {"GET": status.health}, prefixed=False),
         Endpoint("/ready", {"GET": status.ready}, prefixed=False),

@@ -70,6 +70,8 @@ class Record(Struct, kw_only=True):
     total_seconds: float = 0.0
     traceparent: str | None = None
     """The W3C trace context that the request came with."""
+    meter: Meter | None = None
+    """Its counts while it runs; `usage` has the final ones."""
 
 
 class Observer(Protocol):
@@ -167,6 +169,7 @@ class ChatService:
                 prices=self._prices.get(served.info.id, FREE),
                 tier=permit.tier,
                 traceparent=traceparent,
+                meter=meter,
             )
             row = await self._ledger.open(
                 LedgerEntry(

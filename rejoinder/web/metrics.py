@@ -97,6 +97,16 @@ class Metrics:
             names.append(metric.name + suffix)
         return names
 
+    def totals(self, name: str, label: str) -> dict[str, float]:
+        """A counter's sums by one of its labels, so far. `name` as a scrape shows it."""
+        sums: dict[str, float] = {}
+        for metric in self._registry.collect():
+            for sample in metric.samples:
+                if sample.name == name and label in sample.labels:
+                    value = sample.labels[label]
+                    sums[value] = sums.get(value, 0) + sample.value
+        return sums
+
     # ------------------------------------------------------------ what is told
 
     def started(self, record: Record) -> None:
