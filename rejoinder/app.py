@@ -74,6 +74,13 @@ class Application:
         """Why models cannot serve any more; empty when all is well."""
         return [why for one in self._built if (why := one.failure()) is not None]
 
+    def readiness(self) -> tuple[bool, list[str]]:
+        """Whether this process can serve, and what is wrong: a dead engine makes it useless, a
+        fleet or provider that is away only when it is all there is."""
+        dead = self.failures()
+        away = [why for one in self._built if (why := one.trouble()) is not None]
+        return not dead and len(away) < len(self._built), dead + away
+
     async def has_keys(self) -> bool:
         """Whether any API key exists, in the configuration or created."""
         return bool(self._config.keys) or bool(await self._keys.load())
@@ -240,7 +247,7 @@ def _router(
         keepalive_seconds=server.keepalive_seconds,
     )
     lists = ModelList(front, service.models)
-    status = Status(application.drain, application.failures)
+    status = Status(application.drain, application.readiness)
     pages = Pages(read_pages())
     data = DashboardData(front, dashboard)
     text = TextRoutes(front, service.models, policy, max_body_bytes=server.max_body_bytes)

@@ -53,11 +53,13 @@ class CannotBuild(Exception):
 
 
 class Built(Struct, frozen=True):
-    """One model, ready to serve. `failure`: why it cannot serve any more, or None."""
+    """One model, ready to serve. `failure`: why it can never serve again, or None; `trouble`: why
+    it cannot serve now."""
 
     info: ModelInfo
     backend: Backend
     failure: Callable[[], str | None] = lambda: None
+    trouble: Callable[[], str | None] = lambda: None
     stats: Callable[[], EngineStats] | None = None
 
 
@@ -193,7 +195,7 @@ def _build_llama(config: LlamaConfig) -> Built:
         eos_token=engine.tokenizer.eos_text,
     )
     info = _info(config, context_length=engine.context_length, tags=("tools", "json", "chat"))
-    return Built(info, backend, lambda: engine.failure, lambda: _llama_stats(engine))
+    return Built(info, backend, lambda: engine.failure, stats=lambda: _llama_stats(engine))
 
 
 def _llama_stats(engine: "LlamaEngine") -> EngineStats:
@@ -265,7 +267,8 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
         bos_token=tokenizer.files.bos_token,
         eos_token=tokenizer.files.eos_token,
     )
-    return Built(_info(config, context_length=config.context_length, tags=("tools",)), backend)
+    info = _info(config, context_length=config.context_length, tags=("tools", "json"))
+    return Built(info, backend, trouble=lambda: fleet.failure)
 
 
 def tokenizer_folder(name: str) -> Path:

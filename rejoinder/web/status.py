@@ -10,19 +10,20 @@ from rejoinder.web.middleware import Exchange
 
 
 class Status:
-    """`failures` names what keeps the service from serving, empty when all is well."""
+    """`readiness` says whether the service can serve, and what is wrong with it."""
 
-    def __init__(self, drain: Drain, failures: Callable[[], list[str]]) -> None:
+    def __init__(self, drain: Drain, readiness: Callable[[], tuple[bool, list[str]]]) -> None:
         self._drain = drain
-        self._failures = failures
+        self._readiness = readiness
 
     async def health(self, exchange: Exchange) -> None:
         await exchange.reply_json({"status": "ok"})
 
     async def ready(self, exchange: Exchange) -> None:
-        failures = self._failures()
+        ready, failures = self._readiness()
         if not self._drain.is_open:
+            ready = False
             failures.append("the server is shutting down")
-        status = 503 if failures else 200
-        word = "not ready" if failures else "ready"
+        status = 200 if ready else 503
+        word = "ready" if ready else "not ready"
         await exchange.reply_json({"status": word, "failures": failures}, status=status)
