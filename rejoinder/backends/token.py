@@ -11,6 +11,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Literal, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rejoinder.errors import ContextLengthExceeded, EngineFailed, InvalidParameter
@@ -24,10 +25,12 @@ from rejoinder.types import (
     Counts,
     Engine,
     EngineFinishReason,
+    Grammar,
     JsonObjectFormat,
     JsonSchemaFormat,
     Meter,
     Prompt,
+    Reasoning,
     SamplingParams,
     Step,
     TextFormat,
@@ -100,7 +103,7 @@ class TokenBackend:
         if self._opens_thinking is not None:
             opens = self._opens_thinking(prompt)
             rendered = rendered if opens is None else replace(rendered, opens_thinking=opens)
-        params = await self._checked_params(request, rendered)
+        params, thought = await self._checked_params(request, rendered)
         spec = self._spec(request, rendered)
         seed = self._new_seed() if request.seed is None else request.seed
         choices = [
@@ -109,7 +112,7 @@ class TokenBackend:
                 prompt,
                 replace(params, seed=choice_seed(seed, index)),
                 meter,
-                budget(request.reasoning.effort),
+                thought,
             )
             for index in range(request.n)
         ]
@@ -141,14 +144,16 @@ class TokenBackend:
 
     async def _checked_params(
         self, request: ChatRequest, rendered: RenderedPrompt
-    ) -> SamplingParams:
+    ) -> "tuple[SamplingParams, _ThoughtLimit | None]":
         """`_params`, off the event loop where there are schemas to check: a hostile one may take
         a while before it is refused."""
         if request.tools or not isinstance(request.response_format, TextFormat):
             return await asyncio.to_thread(self._params, request, rendered)
         return self._params(request, rendered)
 
-    def _params(self, request: ChatRequest, rendered: RenderedPrompt) -> SamplingParams:
+    def _params(
+        self, request: ChatRequest, rendered: RenderedPrompt
+    ) -> "tuple[SamplingParams, _ThoughtLimit | None]":
         """Raises ContextLengthExceeded, InvalidParameter, InvalidRequest."""
         room = self._engine.context_length - len(rendered.token_ids)
         if room <= 0:
@@ -161,18 +166,10 @@ class TokenBackend:
         self._check_token_ids([token for token, _ in request.logit_bias], "logit_bias")
         self._check_token_ids(request.stop_token_ids, "stop_token_ids")
         wanted = MAX_ANSWER_TOKENS if request.max_tokens is None else request.max_tokens
-        grammar = answer_grammar(
-            request,
-            tool_format=self.template.tool_format,
-            reasoning_format=self.template.reasoning_format,
-            opens_thinking=rendered.opens_thinking,
-            control_tokens=self.tokenizer.control_tokens,
-            refusals=self._refusals,
-        )
         prediction: Sequence[int] = ()
         if request.prediction:
             prediction = self.tokenizer.encode(request.prediction, special=False)
-        return SamplingParams(
+        params = SamplingParams(
             max_tokens=min(wanted, room),
             temperature=_or(request.temperature, 1.0),
             top_p=_or(request.top_p, 1.0),
@@ -184,9 +181,33 @@ class TokenBackend:
             logit_bias=request.logit_bias,
             num_top_logprobs=request.num_top_logprobs if request.logprobs else None,
             stop_token_ids=(*request.stop_token_ids, *sorted(self.tokenizer.end_token_ids)),
-            grammar=grammar,
+            grammar=self._grammar(request, opens_thinking=rendered.opens_thinking),
             prediction=tuple(prediction),
             tier=request.tier,
+        )
+        return params, self._thought_limit(request)
+
+    def _grammar(self, request: ChatRequest, *, opens_thinking: bool) -> Grammar | None:
+        return answer_grammar(
+            request,
+            tool_format=self.template.tool_format,
+            reasoning_format=self.template.reasoning_format,
+            opens_thinking=opens_thinking,
+            control_tokens=self.tokenizer.control_tokens,
+            refusals=self._refusals,
+        )
+
+    def _thought_limit(self, request: ChatRequest) -> "_ThoughtLimit | None":
+        """None: a thought may be as long as it likes, or its format cannot be closed by force."""
+        most = budget(request.reasoning.effort)
+        closing = reasoning_format(self.template.reasoning_format).closing
+        if not most or not closing:
+            return None
+        thoughtless = replace(request, reasoning=Reasoning("none"))
+        return _ThoughtLimit(
+            most,
+            tuple(self.tokenizer.encode(closing, special=True)),
+            self._grammar(thoughtless, opens_thinking=False),
         )
 
     def _check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
@@ -222,12 +243,18 @@ class TokenBackend:
         prompt: Prompt,
         params: SamplingParams,
         meter: Meter,
-        thought_budget: int | None,
+        thought: "_ThoughtLimit | None",
     ) -> AsyncGenerator[Event, None]:
         counts = meter.sequence()
         reason: EngineFinishReason | None = None
         num_tokens = num_reasoning = 0
-        async with aclosing(self._steps(decoder, prompt, params, counts, thought_budget)) as steps:
+        if thought is None:
+            running = self._engine.generate(prompt, params, counts)
+            if decoder.may_stop:
+                running = _one_by_one(running)
+        else:
+            running = self._steps_within(thought, decoder, prompt, params, counts)
+        async with aclosing(running) as steps:
             async for step in steps:
                 num_tokens += len(step.token_ids)
                 if step.token_ids:
@@ -242,53 +269,99 @@ class TokenBackend:
             raise EngineFailed("The engine ended without a finish reason.")
         if decoder.stopped:
             # What was made beyond the stop before the engine heard of it is nobody's (R86).
-            counts.completion_tokens = min(counts.completion_tokens, num_tokens)
+            said = num_tokens + counts.rejected_prediction_tokens
+            counts.completion_tokens = min(counts.completion_tokens, said)
             reason = "stop"
         for event in decoder.flush(reason):
             yield event
 
-    async def _steps(
+    async def _steps_within(
         self,
+        thought: "_ThoughtLimit",
         decoder: ChoiceDecoder,
         prompt: Prompt,
         params: SamplingParams,
         counts: Counts,
-        thought_budget: int | None,
     ) -> AsyncGenerator[Step, None]:
         """The engine's steps; a thought that has used up its budget is closed by force and the
         sequence goes on after it (contract 4.4)."""
         said: list[int] = []
-        async with aclosing(self._engine.generate(prompt, params, counts)) as steps:
-            async for step in steps:
+        forced = thought.closing
+        most_said = params.max_tokens - len(forced)
+        async with aclosing(_one_by_one(self._engine.generate(prompt, params, counts))) as running:
+            async for step in running:
                 said.extend(step.token_ids)
                 yield step
                 if (
-                    thought_budget
-                    and step.finish_reason is None
+                    step.finish_reason is None
                     and decoder.is_thinking
-                    and decoder.num_reasoning_tokens >= thought_budget
+                    and len(said) <= most_said
+                    and decoder.num_reasoning_tokens >= thought.most
                 ):
                     break
             else:
                 return
-        closing = reasoning_format(self.template.reasoning_format).closing
-        forced = self.tokenizer.encode(closing, special=True)
-        room = params.max_tokens - len(said) - len(forced)
-        counts.completion_tokens = len(said) + len(forced)
-        yield Step(tuple(forced), logprobs=None)
-        if room <= 0:
+        # What the engine made after the budget, before it heard of its end, is nobody's.
+        counts.completion_tokens = len(said) + len(forced) + counts.rejected_prediction_tokens
+        yield Step(forced)
+        room = most_said - len(said)
+        if not room:
             yield Step((), finish_reason="length")
             return
         longer = replace(prompt, token_ids=(*prompt.token_ids, *said, *forced))
+        rest = replace(
+            params,
+            max_tokens=room,
+            grammar=thought.grammar_after,
+            seed=choice_seed(params.seed, len(said)),
+        )
         more = Counts()
+        added = _Addition(counts, more)
         try:
-            async with aclosing(
-                self._engine.generate(longer, replace(params, max_tokens=room), more)
-            ) as steps:
-                async for step in steps:
+            async with aclosing(self._engine.generate(longer, rest, more)) as running:
+                async for step in running:
+                    added.update()
                     yield step
         finally:
-            counts.completion_tokens += more.completion_tokens
+            added.update()
+
+
+class _ThoughtLimit(Struct, frozen=True):
+    """The most tokens of a thought; the tokens that close it, and what holds after them."""
+
+    most: int
+    closing: tuple[int, ...]
+    grammar_after: Grammar | None
+
+
+class _Addition:
+    """Keeps a sequence's counts up to date while a second part of it is made. The prompt of that
+    part is the sequence so far, and is counted already."""
+
+    _NAMES = ("completion_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
+
+    def __init__(self, total: Counts, part: Counts) -> None:
+        self._total = total
+        self._part = part
+        self._before = [getattr(total, name) for name in self._NAMES]
+
+    def update(self) -> None:
+        for name, before in zip(self._NAMES, self._before, strict=True):
+            setattr(self._total, name, before + getattr(self._part, name))
+
+
+async def _one_by_one(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, None]:
+    """The same steps with at most one token each: where a budget or an answer ends must not depend
+    on how many tokens came together."""
+    async with aclosing(steps):
+        async for step in steps:
+            last = len(step.token_ids) - 1
+            if last < 1:
+                yield step
+                continue
+            for number, token_id in enumerate(step.token_ids):
+                logprobs = None if step.logprobs is None else step.logprobs[number : number + 1]
+                yield Step((token_id,), logprobs, step.finish_reason if number == last else None)
 
 
 def is_enforced_json(request: ChatRequest) -> bool:

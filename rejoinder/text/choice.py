@@ -89,6 +89,12 @@ class ChoiceDecoder:
         self._stopped = False
 
     @property
+    def may_stop(self) -> bool:
+        """The answer may end by its text, not only by its tokens."""
+        spec = self._spec
+        return bool(spec.stop) or (bool(spec.tools) and not spec.parallel_tool_calls)
+
+    @property
     def stopped(self) -> bool:
         """Enough has been said: a stop string matched, or the one call allowed is complete."""
         return self._stopped

@@ -39,7 +39,7 @@ def strings_in(value: Json) -> Iterator[str]:
             case dict():
                 yield from item
                 stack.extend(item.values())
-            case list():
+            case list() | tuple():  # msgspec.to_builtins leaves tuples as they are
                 stack.extend(item)
             case _:
                 pass

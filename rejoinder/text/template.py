@@ -165,7 +165,10 @@ class ChatTemplate:
         _check_kwargs(kwargs)
         tools = request.tools if request.tool_choice.mode != "none" else ()
         texts = _texts_of(request)
-        pen = _Pen(self._control, [self.source, *texts])
+        try:
+            pen = _Pen(self._control, [self.source, *texts])
+        except ValueError as error:
+            raise InvalidRequest(f"Cannot be rendered: {error}.", param="messages") from None
         messages = self._messages(request, tools, pen)
         variables: JsonObject = {
             **template_kwargs(request.reasoning.effort, self._reasoning),
