@@ -191,6 +191,7 @@ class Database:
         if self._writer is not None:
             await self._writer.close()
         await self._engine.dispose()
+        await asyncio.sleep(0)  # a closed connection lets go of its socket a moment later
 
 
 class _SqliteWriter:

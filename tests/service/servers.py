@@ -128,4 +128,5 @@ async def create_database(server: str, name: str) -> str:
         await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
     finally:
         await connection.close()
+        await asyncio.sleep(0.01)
     return f"{server}/{name}"
