@@ -54,7 +54,8 @@ class Recorder:
                 await self._pass_on(head, body, writer)
                 if head.get("connection").lower() == "close":
                     break
-        except (BadHttp, OSError, asyncio.IncompleteReadError):
+        except (BadHttp, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            # The last: the server is closing, and this connection with it.
             pass
         finally:
             writer.close()

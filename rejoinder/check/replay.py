@@ -71,7 +71,8 @@ class Replayer:
                 body = await read_body(reader, head, to_end=False)
                 if not await self._answer(head, body, writer, started):
                     break
-        except (BadHttp, OSError, asyncio.IncompleteReadError):
+        except (BadHttp, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            # The last: the server is closing, and this connection with it.
             pass
         finally:
             writer.close()
