@@ -1,0 +1,19 @@
+"""The Vercel AI SDK, the version of the issue and the newest: its cases, one by one."""
+
+import pytest
+
+from tests.clients.programs import Case, installed, node_cases, run_node
+
+PROGRAM = "ai_sdk.mjs"
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.fixture(scope="module", params=["ai-6", "ai-7"])
+def cases(request: pytest.FixtureRequest, address: dict[str, str]) -> dict[str, Case]:
+    return run_node(PROGRAM, installed(request.param), address)
+
+
+@pytest.mark.parametrize("name", node_cases(PROGRAM))
+def test_ai_sdk(cases: dict[str, Case], name: str) -> None:
+    assert cases[name].outcome == "passed", cases[name].text
