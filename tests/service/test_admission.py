@@ -187,6 +187,7 @@ async def test_tokens_are_counted_right_under_concurrency(rates: Rates) -> None:
     outcomes = await asyncio.gather(*(_outcome(gate, who, 30, used=30) for _ in range(80)))
     assert outcomes.count("admitted") == 33
     assert outcomes.count("TokensRateLimited") == 80 - 33
+    assert (await gate.headers(who))["x-ratelimit-remaining-tokens"] == "10"
 
 
 async def test_keys_are_limited_apart(rates: Rates) -> None:

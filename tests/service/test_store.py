@@ -150,6 +150,7 @@ async def walk(store: CompletionStore, limit: int, order: str) -> list[str]:
     for _ in range(100):
         page = await store.list("team", after=after, limit=limit, order=order)  # type: ignore[arg-type]
         assert len(page.items) <= limit
+        assert page.items or not ids, "`has_more` promised what is not there"
         ids += [item.id for item in page.items]
         if not page.has_more:
             return ids
