@@ -48,7 +48,7 @@ def test_a_right_prediction_is_proposed_and_accepted() -> None:
     assert draft.propose(4) == [10, 11, 12, 13]
     for token in range(10, 30):
         draft.feed(token)
-    assert draft.accepted == 20 and draft.num_rejected == 0
+    assert draft.num_accepted == 20 and draft.num_rejected == 0
     assert draft.propose(5) == []
     draft.feed(99)
     assert draft.propose(5) == []
@@ -75,7 +75,7 @@ def test_after_a_mismatch_it_finds_its_place_again() -> None:
     assert draft.propose(3) == [16, 17, 18]
     for token in (16, 17, 18):
         draft.feed(token)
-    assert draft.accepted == 6
+    assert draft.num_accepted == 6
     assert draft.num_rejected == 3
 
 
@@ -88,7 +88,7 @@ def test_what_comes_after_all_is_not_rejected() -> None:
     assert draft.position == 2
     for token in (3, 4):
         draft.feed(token)
-    assert draft.num_rejected == 1 and draft.accepted == 3
+    assert draft.num_rejected == 1 and draft.num_accepted == 3
 
 
 def test_a_useless_prediction_stops_being_proposed() -> None:
@@ -105,8 +105,8 @@ def test_counts_hold_for_any_text(prediction: list[int], text: list[int]) -> Non
     for seen, token in enumerate(text, 1):
         draft.propose(3)
         draft.feed(token)
-        assert 0 <= draft.accepted <= seen
-        assert draft.num_rejected <= len(prediction)
+        assert 0 <= draft.num_accepted <= seen
+        assert draft.num_accepted + draft.num_rejected <= len(prediction)
         assert total <= (total := seen + draft.num_rejected), "a total that is billed never falls"
 
 

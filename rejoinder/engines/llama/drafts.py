@@ -74,11 +74,11 @@ class PredictionDraft:
     None while the text and the prediction have parted."""
 
     __slots__ = (
+        "_accepted",
         "_last",
         "_pairs",
         "_proposed",
         "_tail",
-        "accepted",
         "hit_rate",
         "position",
         "tokens",
@@ -88,12 +88,16 @@ class PredictionDraft:
         self.tokens = tuple(tokens)
         self.position: int | None = 0 if self.tokens else None
         self.hit_rate = FIRST_RATE_OF_PREDICTION
-        self.accepted = 0
-        """Tokens of the prediction that are in the text, at their place."""
         self._last = 0
         self._tail: tuple[int, ...] = ()
+        self._accepted: set[int] = set()
         self._proposed: set[int] = set()
         self._pairs: dict[tuple[int, int], list[int]] | None = None
+
+    @property
+    def num_accepted(self) -> int:
+        """Tokens of the prediction that are in the text, each once."""
+        return len(self._accepted)
 
     @property
     def num_rejected(self) -> int:
@@ -105,7 +109,7 @@ class PredictionDraft:
         if self.position is None or most <= 0:
             return []
         end = min(len(self.tokens), self.position + most)
-        self._proposed.update(range(self.position, end))
+        self._proposed.update(set(range(self.position, end)) - self._accepted)
         return list(self.tokens[self.position : end])
 
     def feed(self, token: int) -> None:
@@ -122,7 +126,7 @@ class PredictionDraft:
         hit = self.tokens[position] == token
         self.hit_rate += LEARNING_RATE * (hit - self.hit_rate)
         if hit:
-            self.accepted += 1
+            self._accepted.add(position)
             self._proposed.discard(position)
             self.position = position + 1
         else:

@@ -228,7 +228,7 @@ class _Generation:
         counts = self.sequence.counts
         counts.completion_tokens = self.num_completion_tokens
         if self.prediction is not None:
-            counts.accepted_prediction_tokens = self.prediction.accepted
+            counts.accepted_prediction_tokens = self.prediction.num_accepted
             counts.rejected_prediction_tokens = self.prediction.num_rejected
 
     def append(self, token_id: int) -> EngineFinishReason | None:

@@ -32,8 +32,8 @@ _SAMPLE_BYTES = 4096
 _SAMPLE_COUNT = 1024
 _HEADER_BYTES = 1 << 20
 _FLASH_ATTENTION = 1
-_TYPE_K, _TYPE_V = 1, 30
-"""F16 and BF16. With unequal types attention has one code path for every batch size, and a
+_TYPE_K, _TYPE_V = 30, 1
+"""BF16 and F16. With unequal types attention has one code path for every batch size, and a
 sequence's logits do not depend on how it is batched, chunked, cached or drafted: with F16 twice
 they differ by up to 0.5. See docs/decisions/0010-one-kv-cache-for-all-sequences.md."""
 _TOKEN_ATTR_UNKNOWN = 1 << 0
