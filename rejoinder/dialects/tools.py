@@ -222,7 +222,11 @@ def tool_choice_shape(profile: Profile) -> Shape:
     kinds = {**named, **profile.rows({"allowed_tools": (allowed, None)})}
     default = "function" if profile.is_deepinfra else None
     return either(
-        {str: _mode, dict: tagged("type", kinds, default=default)}, "a string or an object"
+        {
+            str: profile.pick(_mode, _any_mode),
+            dict: tagged("type", kinds, default=default),
+        },
+        "a string or an object",
     )
 
 
@@ -231,6 +235,11 @@ _modes = one_of("none", "auto", "required")
 
 def _mode(value: Json, ignored: Ignored) -> ToolChoice:
     return ToolChoice(mode=_modes(value, ignored))
+
+
+def _any_mode(value: Json, ignored: Ignored) -> ToolChoice:
+    """DeepInfra's schema takes any string; its clients also say `any` for required."""
+    return _mode("required" if value == "any" else value, ignored)
 
 
 def _then_named(name: Shape) -> Shape:

@@ -308,9 +308,10 @@ TABLE: dict[str, Row] = {
             [
                 ("auto", ToolChoice("auto")),
                 ("required", ToolChoice("required")),
+                ("any", ToolChoice("required")),
                 ({"function": {"name": "f", "parameters": {}}}, named("f")),
             ],
-            [("any", VALUE), (1, TYPE), ({"type": "function"}, MISSING, ".function")],
+            [("some", VALUE), (1, TYPE), ({"type": "function"}, MISSING, ".function")],
             also=WITH_TOOLS,
         ),
     ),
