@@ -3,6 +3,7 @@
 It must not know: what any part does beyond how it is made.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -18,10 +19,12 @@ from rejoinder.building import (
     new_completion_id,
     new_request_id,
 )
+from rejoinder.checking import AnswerChecks
 from rejoinder.config import (
     Config,
     ConfigError,
     ModerationConfig,
+    StoreConfig,
 )
 from rejoinder.dialects import DEEPINFRA, OPENAI, Dialect, RequestPolicy
 from rejoinder.errors import InvalidParameter, NotFound
@@ -51,6 +54,10 @@ from rejoinder.web.routes import Endpoint, make_app
 from rejoinder.web.status import Status
 from rejoinder.web.stored import StoredCompletions
 from rejoinder.web.text import TextRoutes
+
+log = logging.getLogger("rejoinder")
+
+BUDGET_REREAD_SECONDS = 5.0
 
 MODERATION_MODELS = (
     "omni-moderation-latest",
@@ -119,7 +126,7 @@ async def build(
         service = ChatService(
             models=models,
             prices=prices,
-            admission=_admission(config, built, prices, ledger),
+            admission=_admission(config, built, prices, ledger, database, stack),
             ledger=ledger,
             new_id=new_completion_id,
             extra_stages=partial(_moderation_stages, config.moderation, moderator),
@@ -164,6 +171,12 @@ async def _open_database(config: Config, stack: AsyncExitStack) -> Database:
     except DatabaseError as error:
         raise CannotBuild(str(error)) from None
     stack.push_async_callback(database.close)
+    if database.volatile and config.store == StoreConfig():
+        log.warning(
+            "%s cannot be written here: the ledger, keys and stored completions are in memory and "
+            "are lost when the server ends. Set store.url.",
+            config.store.url,
+        )
     return database
 
 
@@ -204,15 +217,24 @@ def _moderation_stages(
 
 
 def _admission(
-    config: Config, built: Sequence[Built], prices: dict[str, Prices], ledger: Ledger
+    config: Config,
+    built: Sequence[Built],
+    prices: dict[str, Prices],
+    ledger: Ledger,
+    database: Database,
+    stack: AsyncExitStack,
 ) -> Admission:
     terms = {
         one.info.id: ModelTerms(tiers=one.info.tiers, prices=prices[one.info.id]) for one in built
     }
+    rates = Rates(config.limits.redis_url)
+    stack.push_async_callback(rates.close)
+    # Other processes spend from the same budgets where the database is shared.
+    reread = BUDGET_REREAD_SECONDS if database.shared else None
     return Admission(
         terms,
-        rates=Rates(config.limits.redis_url),
-        budgets=Budgets(ledger.spent_since),
+        rates=rates,
+        budgets=Budgets(ledger.spent_since, reread_seconds=reread),
         max_concurrent_requests=config.limits.max_concurrent_requests,
     )
 
@@ -242,6 +264,7 @@ def _router(
         service,
         application.drain,
         stored,
+        AnswerChecks(server.check_share, metrics.violated),
         policy=policy,
         max_body_bytes=server.max_body_bytes,
         keepalive_seconds=server.keepalive_seconds,

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ANYTHING = {
     *("app", "cli", "__main__", "__init__", "testing", "testing_plugin", "serving", "terminal"),
-    *("building", "admin"),
+    *("building", "checking", "admin", "workers"),
 }
 
 HOMES = {

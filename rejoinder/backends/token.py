@@ -15,7 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rejoinder.errors import ContextLengthExceeded, EngineFailed, InvalidParameter
-from rejoinder.events import ContentDelta, Done, Event, RefusalDelta, Started
+from rejoinder.events import (
+    ContentDelta,
+    Done,
+    Event,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+)
 from rejoinder.text.choice import ChoiceDecoder, ChoiceSpec
 from rejoinder.text.grammar import answer_grammar
 from rejoinder.text.reasoning import budget, reasoning_format
@@ -119,6 +126,8 @@ class TokenBackend:
         events = _merged(choices)
         if self._refuses is not None and self._refuses(prompt):
             events = _as_refusal(events)
+        if request.reasoning.effort == "none":
+            events = _without_thoughts(events)
         async with aclosing(events):
             started = False
             async for event in events:
@@ -383,6 +392,16 @@ def choice_seed(seed: int, index: int) -> int:
 
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+async def _without_thoughts(
+    events: AsyncGenerator[Event, None],
+) -> AsyncGenerator[Event, None]:
+    """The same events without what a model thought that was told not to (R57)."""
+    async with aclosing(events):
+        async for event in events:
+            if not isinstance(event, ReasoningDelta):
+                yield event
 
 
 async def _as_refusal(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:

@@ -19,7 +19,7 @@ import jinja2.sandbox
 import msgspec
 from msgspec import Struct
 
-from rejoinder.errors import InvalidRequest
+from rejoinder.errors import ContextLengthExceeded, InvalidRequest
 from rejoinder.text import conversation
 from rejoinder.text.conversation import Abilities, message_values, tool_values
 from rejoinder.text.formats import TOOL_FORMATS, detect_formats, marker_bytes
@@ -274,7 +274,9 @@ class ChatTemplate:
                 pieces.append(piece)
                 length += len(piece) + 1
                 if length > limit:
-                    raise InvalidRequest("The rendered prompt is too long.", param="messages")
+                    raise ContextLengthExceeded(
+                        "The rendered prompt is far longer than any context.", param="messages"
+                    )
         except InvalidRequest:
             raise
         except _Refusal as error:

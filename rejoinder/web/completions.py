@@ -4,10 +4,12 @@ It must not know: how a dialect spells a chunk, how events are made.
 """
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import Generic, Protocol, TypeVar
 
 from rejoinder.dialects import RequestPolicy, sse
+from rejoinder.errors import INTERNAL_MESSAGE, EngineFailed
 from rejoinder.events import Collector
 from rejoinder.service.chat import Answer, ChatService
 from rejoinder.types import DecodedRequest
@@ -23,8 +25,47 @@ STREAM_HEADERS = {
     "x-accel-buffering": "no",
 }
 
+JSON_HEADERS = {"content-type": "application/json"}
 
-class Completions:
+
+class FrameWatch(Protocol):
+    """Looks at the frames of one stream as they leave; gives the rules that they break."""
+
+    def feed(self, frames: bytes) -> tuple[str, ...]: ...
+
+
+class AnswerSample(Protocol):
+    """Keeps one answer for a closer look."""
+
+    def add(self, sent: bytes, seconds: float) -> None: ...
+
+
+S = TypeVar("S", bound=AnswerSample)
+
+
+class Checks(Protocol[S]):
+    """The contract's rules on what leaves (docs/conformance.md)."""
+
+    def watch(self, dialect: str) -> FrameWatch: ...
+
+    def sample(self) -> S | None: ...
+
+    def broken(self, model: str, rules: tuple[str, ...]) -> None: ...
+
+    def judge(
+        self,
+        sample: S,
+        *,
+        model: str,
+        dialect: str,
+        request: bytes,
+        status: int,
+        headers: Mapping[str, str],
+        path: str,
+    ) -> None: ...
+
+
+class Completions(Generic[S]):
     """Answers chat requests over HTTP."""
 
     def __init__(
@@ -33,6 +74,7 @@ class Completions:
         service: ChatService,
         drain: Drain,
         stored: StoredCompletions,
+        checks: Checks[S],
         *,
         policy: RequestPolicy,
         max_body_bytes: int,
@@ -42,6 +84,7 @@ class Completions:
         self._service = service
         self._drain = drain
         self._stored = stored
+        self._checks = checks
         self._policy = policy
         self._max_body_bytes = max_body_bytes
         self._keepalive_seconds = keepalive_seconds
@@ -66,15 +109,29 @@ class Completions:
                 answer.events = self._stored.kept(
                     answer.events, exchange=exchange, account=account, body=body, decoded=decoded
                 )
+            sample = self._checks.sample()
             try:
                 if decoded.answer.stream:
-                    await self._stream(exchange, decoded, answer)
+                    await self._stream(exchange, decoded, answer, sample)
                 else:
-                    await self._unary(exchange, decoded, answer)
+                    await self._unary(exchange, decoded, answer, sample)
             finally:
                 describe(exchange, answer)
+            if sample is not None:
+                stream_head = STREAM_HEADERS if decoded.answer.stream else JSON_HEADERS
+                self._checks.judge(
+                    sample,
+                    model=answer.record.model,
+                    dialect=exchange.dialect.name,
+                    request=body,
+                    status=exchange.status,
+                    headers=exchange.head(stream_head),
+                    path=exchange.scope["path"],
+                )
 
-    async def _unary(self, exchange: Exchange, decoded: DecodedRequest, answer: Answer) -> None:
+    async def _unary(
+        self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
+    ) -> None:
         collector = Collector()
         async with (
             cancelled_when_gone(exchange.receive),
@@ -84,16 +141,20 @@ class Completions:
             async for event in events:
                 collector.feed(event)
         body = exchange.dialect.encode_completion(collector.close(), decoded.answer, self._policy)
+        if sample is not None:
+            sample.add(body, exchange.elapsed)
         await exchange.reply(200, body)
 
-    async def _stream(self, exchange: Exchange, decoded: DecodedRequest, answer: Answer) -> None:
+    async def _stream(
+        self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
+    ) -> None:
         def error_frames(error: Exception) -> bytes:
             _, body, _ = exchange.render_error(error)
             return sse.frame(body) + sse.DONE
 
         exchange.status = 200
         stream = FrameStream(
-            self._frames(exchange, decoded, answer),
+            self._frames(exchange, decoded, answer, sample),
             headers=lambda: exchange.head(STREAM_HEADERS),
             keepalive_seconds=self._keepalive_seconds,
             render_error=exchange.render_error,
@@ -103,14 +164,23 @@ class Completions:
             await stream.send(exchange.receive, exchange.send)
 
     async def _frames(
-        self, exchange: Exchange, decoded: DecodedRequest, answer: Answer
+        self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
     ) -> AsyncGenerator[bytes, None]:
         options = decoded.answer
         encoder = exchange.dialect.chunk_encoder(options, self._policy, padding)
+        watch = self._checks.watch(exchange.dialect.name)
         async with aclosing(answer.events) as events:
             async for event in events:
                 usage = answer.meter.usage() if options.continuous_usage else None
-                yield encoder.feed(event, usage)
+                frames = encoder.feed(event, usage)
+                if broken := watch.feed(frames):
+                    self._checks.broken(answer.record.model, broken)
+                    raise EngineFailed(INTERNAL_MESSAGE)
+                if sample is not None:
+                    sample.add(frames, exchange.elapsed)
+                yield frames
+        if sample is not None:
+            sample.add(sse.DONE, exchange.elapsed)
         yield sse.DONE
 
 

@@ -67,6 +67,11 @@ class Exchange:
         return header(self.scope, name)
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the request came."""
+        return time.perf_counter() - self.started
+
+    @property
     def path_parameters(self) -> dict[str, str]:
         parameters: dict[str, str] = self.scope.get("path_params", {})
         return parameters
