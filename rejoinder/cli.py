@@ -47,6 +47,10 @@ def serve(
         ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=256, help="Processes on the port, for models served elsewhere."),
+    ] = 1,
 ) -> None:
     """Serve chat completions; without a file, an embedded small model on 127.0.0.1:8000."""
     from rejoinder import serving
@@ -58,6 +62,7 @@ def serve(
             port=port,
             open_to_all=allow_open,
             verbose=verbose,
+            num_workers=workers,
         )
     except serving.CannotServe as error:
         stop(str(error))
@@ -160,6 +165,33 @@ def check(
         request=request,
     )
     raise typer.Exit(main_check(options))
+
+
+@app.command()
+def record(
+    url: Annotated[str, typer.Argument(help="The server whose exchanges are recorded.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="The tape to add to.")],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 0,
+) -> None:
+    """Stand before a server and record exchanges with their timing; secrets are redacted."""
+    from rejoinder.check.main import RecordOptions, main_record
+
+    options = RecordOptions(url=url, output=output, host=host, port=port)
+    raise typer.Exit(main_record(options))
+
+
+@app.command()
+def replay(
+    file: Annotated[str, typer.Argument(help="A tape of `rejoinder record`.")],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 0,
+    speed: Annotated[float, typer.Option(help="2: twice as fast; 0: without delays.")] = 1.0,
+) -> None:
+    """Play a tape back to clients, byte for byte and at its own pace."""
+    from rejoinder.check.main import ReplayOptions, main_replay
+
+    raise typer.Exit(main_replay(ReplayOptions(file=file, host=host, port=port, speed=speed)))
 
 
 def choose(option: str, value: str, known: tuple[str, ...]) -> None:

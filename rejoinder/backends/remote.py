@@ -29,6 +29,7 @@ from rejoinder.dialects.sse import SseReader
 from rejoinder.errors import ChatError, InvalidRequest, ProviderFailed, ProviderTimeout
 from rejoinder.events import Done, Event
 from rejoinder.text.formats import tool_format
+from rejoinder.text.grammar import check_strict_tools
 from rejoinder.text.reasoning import reasoning_format
 from rejoinder.types import ChatRequest, Meter
 
@@ -143,6 +144,8 @@ class RemoteBackend:
     async def chat(self, request: ChatRequest, meter: Meter) -> AsyncGenerator[Event, None]:
         """Events of one answer. Raises ChatError; before the first event the request has been
         tried as often and as long as the configuration allows."""
+        if self._config.dialect == "deepinfra":  # it knows no strict functions, so we check
+            check_strict_tools(request)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.first_token_timeout_seconds
         attempt = 0

@@ -61,8 +61,7 @@ def answer_grammar(
     a thought. Checks the schemas of all tools and of the response format on the way. Raises
     InvalidRequest naming the parameter that cannot be enforced (R39, R44, contract 4.8).
     """
-    for i, tool in enumerate(request.tools):
-        _check_strict_tool(i, tool, request)
+    check_strict_tools(request)
     grammar = Lark(control_tokens)
     answer = _answer(request.response_format, refusals)
     frame = _frame(grammar, reasoning_row(reasoning_format), request, opens_thinking)
@@ -240,9 +239,11 @@ def _place(index: int, tool: Tool, request: ChatRequest) -> Place:
     return Place(label, path.format(index), "invalid_function_parameters")
 
 
-def _check_strict_tool(index: int, tool: AnyTool, request: ChatRequest) -> None:
-    if isinstance(tool, Tool) and tool.strict and tool.parameters is not None:
-        check_strict(tool.parameters, place=_place(index, tool, request))
+def check_strict_tools(request: ChatRequest) -> None:
+    """Raises InvalidRequest for a strict function whose schema is outside the subset (R39)."""
+    for index, tool in enumerate(request.tools):
+        if isinstance(tool, Tool) and tool.strict and tool.parameters is not None:
+            check_strict(tool.parameters, place=_place(index, tool, request))
 
 
 def _callable(index: int, tool: AnyTool, request: ChatRequest) -> CallableTool:
