@@ -6,24 +6,29 @@ It must not know: requests.
 import asyncio
 import contextlib
 import errno
+import functools
 import gc
 import ipaddress
 import logging
+import os
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rejoinder import __version__
-from rejoinder.config import Config, ConfigError, load
+from rejoinder.config import Config, ConfigError, LlamaConfig, load
+from rejoinder.workers import Lifeline, Supervisor, shared
 
 if TYPE_CHECKING:
     from rejoinder.app import Application
@@ -67,6 +72,7 @@ def serve(
     port: int | None = None,
     open_to_all: bool = False,
     verbose: bool = False,
+    num_workers: int = 1,
 ) -> None:
     """Serves until a signal stops it. Raises CannotServe."""
     server = config.server
@@ -75,22 +81,111 @@ def serve(
     config = replace(config, server=server)
     prepare_logs(logging.DEBUG if verbose else logging.INFO)
     listener = bind(server.host, server.port)
-    try:
-        import uvloop
-
-        status = uvloop.run(_serve(config, listener, open_to_all=open_to_all))
-    finally:
-        listener.close()
+    if num_workers > 1:
+        status = _serve_together(config, listener, num_workers, open_to_all=open_to_all)
+    else:
+        console = Console(stderr=True, highlight=False)
+        ready = functools.partial(announce, console, config, listener)
+        with listener:
+            status = _run(config, listener, on_ready=ready, open_to_all=open_to_all)
     if status:
         sys.exit(status)
 
 
-async def _serve(config: Config, listener: socket.socket, *, open_to_all: bool) -> int:
+def _run(
+    config: Config,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[float], None],
+    open_to_all: bool,
+    parent: int | None = None,
+) -> int:
+    import uvloop
+
+    return uvloop.run(
+        _serve(config, listener, on_ready=on_ready, open_to_all=open_to_all, parent=parent)
+    )
+
+
+def _serve_together(
+    config: Config, listener: socket.socket, num_workers: int, *, open_to_all: bool
+) -> int:
+    """Several processes on the port of `listener`, which only shows that it is free."""
+    refuse_workers(config)
+    for warning in worker_warnings(config):
+        logging.getLogger("rejoinder").warning("%s", warning)
+    began = time.perf_counter()
+    address = listener.getsockname()[:2]
+    listener.close()
+    console = Console(stderr=True, highlight=False)
+
+    def work(own: socket.socket, lifeline: Lifeline) -> int:
+        def ready(_: float) -> None:
+            os.write(lifeline.ready, b"1")
+
+        try:
+            return _run(
+                config, own, on_ready=ready, open_to_all=open_to_all, parent=lifeline.parent
+            )
+        except CannotServe as error:
+            console.print(f"[red]rejoinder: {escape(str(error))}[/]", soft_wrap=True)
+            return 1
+
+    with shared(*address) as holder_of_port:
+        return Supervisor(
+            work,
+            address=address,
+            num_workers=num_workers,
+            grace_seconds=config.server.grace_seconds,
+            on_ready=lambda: announce(
+                console, config, holder_of_port, time.perf_counter() - began, num_workers
+            ),
+        ).run()
+
+
+def refuse_workers(config: Config) -> None:
+    """Raises CannotServe where several processes cannot serve a configuration."""
+    if not hasattr(signal, "sigtimedwait"):
+        raise CannotServe("--workers needs Linux; run several servers behind a load balancer")
+    embedded = [model.id for model in config.models if isinstance(model, LlamaConfig)]
+    if embedded:
+        raise CannotServe(
+            f"--workers would load the model '{embedded[0]}' once in every process: an embedded "
+            "engine serves many requests at once in one. Leave --workers out, or serve the model "
+            'in a process of its own and add it here with backend = "remote".'
+        )
+
+
+def worker_warnings(config: Config) -> list[str]:
+    """What several processes on one machine do not share, but should (docs/scale.md)."""
+    warnings = []
+    if not config.limits.redis_url:
+        warnings.append(
+            "each worker counts requests and tokens a minute for itself: set limits.redis_url to "
+            "share the limits"
+        )
+    if config.store.url.startswith("sqlite"):
+        warnings.append(
+            "all workers write to one SQLite file, one at a time: set store.url to a PostgreSQL "
+            "database"
+        )
+    return warnings
+
+
+async def _serve(
+    config: Config,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[float], None],
+    open_to_all: bool,
+    parent: int | None,
+) -> int:
+    """`on_ready` is told how many seconds it took; `parent`: a pipe whose end ends the server."""
     from rejoinder.app import build
     from rejoinder.building import CannotBuild
     from rejoinder.web.server import make_server
 
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, quiet=parent is not None)
     began = time.perf_counter()
     loading = "Loading the models …"
     try:
@@ -114,13 +209,18 @@ async def _serve(config: Config, listener: socket.socket, *, open_to_all: bool) 
             grace_seconds=grace,
             on_stop=lambda: application.drain.close(grace),
         )
-        announce(console, config, listener, time.perf_counter() - began)
+        if parent is not None:
+            asyncio.get_running_loop().add_reader(parent, _orphaned, server, parent)
         # What start-up made stays: the collector need not walk it, nor run at every few requests.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         watch = asyncio.ensure_future(_stop_when_broken(application, server))
-        await server.serve(sockets=[listener])
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        on_ready(time.perf_counter() - began)
+        await serving
         watch.cancel()
         return 1 if application.failures() else 0
     finally:
@@ -135,7 +235,19 @@ async def _stop_when_broken(application: "Application", server: "ChatServer") ->
     server.should_exit = True
 
 
-def announce(console: Console, config: Config, listener: socket.socket, seconds: float) -> None:
+def _orphaned(server: "ChatServer", parent: int) -> None:
+    """Nobody would stop or restart this worker any more."""
+    asyncio.get_running_loop().remove_reader(parent)
+    server.should_exit = True
+
+
+def announce(
+    console: Console,
+    config: Config,
+    listener: socket.socket,
+    seconds: float,
+    num_workers: int = 1,
+) -> None:
     """What a person who just started a server wants to know."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
@@ -144,7 +256,8 @@ def announce(console: Console, config: Config, listener: socket.socket, seconds:
     url = f"http://{shown}:{port}"
     names = [model.id for model in config.models] + [one.id for one in config.fallbacks]
     key = ' -H "Authorization: Bearer $KEY"' if config.keys else ""
-    console.print(f"[bold]Rejoinder {__version__}[/] is ready after {seconds:.1f} s.")
+    workers = f" with {num_workers} workers" if num_workers > 1 else ""
+    console.print(f"[bold]Rejoinder {__version__}[/] is ready{workers} after {seconds:.1f} s.")
     console.print(f"  API    {url}/v1 (OpenAI), {url}/v1/openai (DeepInfra)", soft_wrap=True)
     console.print(f"  models {', '.join(names)}", soft_wrap=True)
     body = f'{{"model": "{names[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
