@@ -140,7 +140,12 @@ async def rounds(ask: Ask, loads: list[str], count: int) -> dict[str, dict[str, 
     return found
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 async def main() -> None:
+    signal.signal(signal.SIGTERM, interrupted)  # the servers end with this process
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loads", default=",".join(LOADS))
