@@ -161,7 +161,7 @@ async def _build_models(
         stack.push_async_callback(one.backend.close)
         built |= dict.fromkeys((model.id, *model.aliases), one)
     for fallback in config.fallbacks:
-        built[fallback.id] = build_fallback(fallback, built)
+        built[fallback.id] = build_fallback(fallback, built, on_move=metrics.passed_over)
     return list({id(one): one for one in built.values()}.values())
 
 

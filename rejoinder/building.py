@@ -36,9 +36,11 @@ from rejoinder.types import Engine, Tokenizer
 from rejoinder.web.metrics import EngineStats
 
 if TYPE_CHECKING:
+    from rejoinder.engines.fleet import Fleet
     from rejoinder.engines.llama.engine import LlamaEngine
 
 OnRepair = Callable[[str, str], None]
+OnMove = Callable[[str, str, str], None]
 
 TOKENIZER_FILES = [
     "tokenizer*.json",
@@ -268,7 +270,16 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
         eos_token=tokenizer.files.eos_token,
     )
     info = _info(config, context_length=config.context_length, tags=("tools", "json"))
-    return Built(info, backend, trouble=lambda: fleet.failure)
+    return Built(info, backend, trouble=lambda: fleet.failure, stats=lambda: _fleet_stats(fleet))
+
+
+def _fleet_stats(fleet: "Fleet") -> EngineStats:
+    replicas = fleet.replicas
+    return EngineStats(
+        running={"all": sum(replica.sequences for replica in replicas)},
+        replicas={replica.name: replica.state for replica in replicas},
+        moves=fleet.num_moves,
+    )
 
 
 def tokenizer_folder(name: str) -> Path:
@@ -286,11 +297,17 @@ def tokenizer_folder(name: str) -> Path:
         raise ValueError(f"'{name}' cannot be fetched: {error}") from None
 
 
-def build_fallback(config: FallbackConfig, models: Mapping[str, Built]) -> Built:
-    """A model name made of others; it can do what the first of them can."""
+def build_fallback(
+    config: FallbackConfig, models: Mapping[str, Built], *, on_move: OnMove
+) -> Built:
+    """A model name made of others; it can do what the first of them can. `on_move(model, name,
+    code)` is told of each that is passed over, and why."""
     parts = [models[name] for name in config.models]
     first = parts[0].info
-    backend = Fallback([(one.info.id, one.backend) for one in parts])
+    backend = Fallback(
+        [(one.info.id, one.backend) for one in parts],
+        on_move=lambda name, error: on_move(config.id, name, error.code or type(error).__name__),
+    )
     info = ModelInfo(
         id=config.id,
         created=int(time()),
@@ -300,7 +317,7 @@ def build_fallback(config: FallbackConfig, models: Mapping[str, Built]) -> Built
         tags=first.tags,
         tiers=first.tiers,
     )
-    return Built(info, backend)
+    return Built(info, backend, stats=lambda: EngineStats(providers=backend.states()))
 
 
 def _api_key(config: RemoteConfig | ReplicatedConfig) -> str:

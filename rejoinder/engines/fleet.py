@@ -63,6 +63,8 @@ class Fleet:
         self._index = PrefixIndex() if index is None else index
         self._clock = clock
         self._random = chance or random.Random()
+        self.num_moves = 0
+        """How often a sequence that had begun went on on another replica, so far."""
         self._replicas: dict[str, Replica] = {}
         self._probing: asyncio.Task[None] | None = None
         for name, engine in replicas.items():
@@ -162,9 +164,11 @@ class Fleet:
             if len(sequence.generated) > before:
                 tried.clear()
             tried.add(replica.name)
-            moves += bool(sequence.generated)
-            if moves > MAX_MOVES:
-                raise failure
+            if sequence.generated and not sequence.exhausted:
+                moves += 1
+                if moves > MAX_MOVES:
+                    raise failure
+                self.num_moves += 1
 
     async def _run(
         self, replica: Replica, sequence: Sequence, match: Match

@@ -24,14 +24,21 @@ REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 
 
 
 class EngineStats(Struct, frozen=True, kw_only=True):
-    """A snapshot of one engine. Counts of sequences by tier, of cells, and of tokens so far."""
+    """A snapshot of one model's backend: sequences by tier, cells, and tokens so far.
 
-    running: Mapping[str, int]
-    waiting: Mapping[str, int]
+    `replicas` of a fleet and `providers` of a fallback: the state of each by its name. `moves`:
+    sequences that went on on another replica, so far.
+    """
+
+    running: Mapping[str, int] = {}
+    waiting: Mapping[str, int] = {}
     cells_used: int = 0
     cells_total: int = 0
     prefix_cache_hit_tokens: int = 0
     prefill_tokens: int = 0
+    replicas: Mapping[str, str] = {}
+    providers: Mapping[str, str] = {}
+    moves: int = 0
 
 
 Snapshots = Callable[[], Mapping[str, EngineStats]]
@@ -70,6 +77,11 @@ class Metrics:
         )
         self._violations = counter(
             "contract_violations", "Answers that broke a rule of the contract.", "model", "rule"
+        )
+        self._fallback_moves = counter(
+            "fallback_moves",
+            "Providers of a fallback that were passed over, by the error.",
+            *("model", "provider", "code"),
         )
         self._http = counter("http_responses", "HTTP answers by status.", "status")
         self._first_token = histogram(
@@ -144,6 +156,10 @@ class Metrics:
     def answered(self, exchange: Exchange) -> None:
         self._http.labels(str(exchange.status)).inc()
 
+    def passed_over(self, model: str, provider: str, code: str) -> None:
+        """A fallback went on to its next provider."""
+        self._fallback_moves.labels(model, provider, code).inc()
+
     def repaired(self, model: str, kind: str) -> None:
         self._repairs.labels(model, kind).inc()
 
@@ -174,8 +190,20 @@ class _EngineCollector(Collector):
             ("cells_total", "KV cache cells of the engine."),
             ("prefix_cache_hit_tokens", "Prompt tokens that were reused, so far."),
             ("prefill_tokens", "Prompt tokens that were computed, so far."),
+            ("moves", "Sequences that went on on another replica, so far."),
         ):
             family = GaugeMetricFamily(f"rejoinder_{name}", text, labels=("model",))
             for model, one in stats.items():
                 family.add_metric((model,), getattr(one, name))
+            yield family
+        for name, text, field in (
+            ("replica", "1 for the state that each replica is in.", "replicas"),
+            ("provider", "1 for the state of the breaker of each of a fallback.", "providers"),
+        ):
+            family = GaugeMetricFamily(
+                f"rejoinder_{name}_state", text, labels=("model", name, "state")
+            )
+            for model, one in stats.items():
+                for part, state in getattr(one, field).items():
+                    family.add_metric((model, part, state), 1)
             yield family
