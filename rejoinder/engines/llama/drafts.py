@@ -75,9 +75,11 @@ class PredictionDraft:
 
     __slots__ = (
         "_accepted",
+        "_hits",
         "_last",
         "_pairs",
         "_proposed",
+        "_since",
         "_tail",
         "hit_rate",
         "position",
@@ -89,6 +91,8 @@ class PredictionDraft:
         self.position: int | None = 0 if self.tokens else None
         self.hit_rate = FIRST_RATE_OF_PREDICTION
         self._last = 0
+        self._since = 0  # tokens of the text behind the place where they parted
+        self._hits = 0
         self._tail: tuple[int, ...] = ()
         self._accepted: set[int] = set()
         self._proposed: set[int] = set()
@@ -117,25 +121,38 @@ class PredictionDraft:
         self._tail = (*self._tail[-2:], token)
         position = self.position
         if position is None:
+            self._since += 1
             self.position = self._find()
+            self._hits = 0
             self.hit_rate = min(self.hit_rate, FIRST_RATE_OF_PREDICTION)
             return
         if position >= len(self.tokens):
-            self._last, self.position = position, None
+            self._last, self._since, self.position = position, 1, None
             return
         hit = self.tokens[position] == token
         self.hit_rate += LEARNING_RATE * (hit - self.hit_rate)
         if hit:
+            self._hits += 1
             self._accepted.add(position)
             self._proposed.discard(position)
             self.position = position + 1
         else:
-            self._last = position
+            if self._hits or position == 0:
+                self._last, self._since = position, 0
+            self._since += 1  # a place that was wrong at once: the parting was before
             self.position = None
 
     def _find(self) -> int | None:
-        """The place to go on from: behind the last two tokens if they come again soon, behind
-        the last three anywhere."""
+        """The place to go on from: as far on as the text if the last token is there (so many
+        tokens were replaced by as many), behind the last two tokens if they come again soon,
+        behind the last three anywhere."""
+        level = self._last + self._since
+        if (
+            self._since > 1
+            and level < len(self.tokens)
+            and (self.tokens[level - 1] == self._tail[-1])
+        ):
+            return level
         if len(self._tail) < 2:
             return None
         if self._pairs is None:
