@@ -4,6 +4,7 @@ What the vLLM and SGLang clients share. It must not know: what the data lines me
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from types import TracebackType
@@ -15,6 +16,8 @@ from msgspec import Struct
 from rejoinder.engines.wire import DataLines, Delta, Refused, refusal
 from rejoinder.errors import ChatError, ProviderFailed, ProviderTimeout
 from rejoinder.types import Counts, EngineFinishReason, Step, TokenIdLogprob
+
+log = logging.getLogger("rejoinder.engines")
 
 LAST_EVENTS_SECONDS = 5.0
 """How long the counts after a finish reason are waited for."""
@@ -163,7 +166,9 @@ class _failures:
             case aiohttp.ServerDisconnectedError():
                 raise _Stale("The replica closed the connection.") from error
             case aiohttp.ClientError() | OSError():
-                raise ProviderFailed(f"The connection to the replica failed: {error}") from error
+                # What it says has addresses in it, and clients are told our message.
+                log.warning("a replica's connection failed: %s", error)
+                raise ProviderFailed("The connection to the replica failed.") from error
 
 
 async def _reach_end(response: aiohttp.ClientResponse) -> None:
