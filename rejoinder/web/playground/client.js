@@ -1,5 +1,6 @@
 /** The server's API, as this page needs it. */
 
+import { breathe } from "./dom.js";
 import { SseReader } from "./sse.js";
 import { Run } from "./run.js";
 import { check } from "./rules.js";
@@ -81,7 +82,8 @@ export async function complete(run, key, signal) {
     if (signal.aborted) run.end("stopped");
     else run.end("failed", { message: explain(error), type: "connection" });
   }
-  run.findings = run.state === "stopped" ? null : check(run);
+  run.tell();
+  if (run.state !== "stopped") run.findings = await check(run);
   run.tell();
 }
 
@@ -92,7 +94,10 @@ async function readStream(run, response) {
   for (;;) {
     const { done, value } = await reader.read();
     const time = run.now();
-    for (const event of done ? events.flush() : events.feed(value)) run.feed(event, time);
+    for (const event of done ? events.flush() : events.feed(value)) {
+      run.feed(event, time);
+      await breathe();
+    }
     run.tell();
     if (done) break;
   }

@@ -85,3 +85,17 @@ export function copyButton(text, label = "Copy") {
   });
   return button;
 }
+
+const MOST_MS = 8;
+let rested = performance.now();
+
+/** Lets the browser paint, if this page has worked for a while without a pause. */
+export async function breathe() {
+  if (performance.now() - rested < MOST_MS) return;
+  await new Promise((done) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = done;
+    port2.postMessage(null);
+  });
+  rested = performance.now();
+}

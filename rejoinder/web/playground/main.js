@@ -20,6 +20,8 @@ const prompt = byId("prompt");
 const keyDialog = byId("key-dialog");
 /** @type {AbortController|null} */
 let sending = null;
+/** The models are being listed: nothing is sent before one is known. */
+let listing = Promise.resolve();
 
 function say(text) {
   byId("status").textContent = text;
@@ -71,6 +73,8 @@ function send() {
 /** Sends the conversation as it is. */
 async function goOn() {
   if (store.state.running) return;
+  store.set({ running: true });
+  await listing;
   const { settings } = store.state;
   const draft = prompt.value;
   prompt.value = "";
@@ -78,7 +82,7 @@ async function goOn() {
   prompt.value = draft;
   const run = new Run({ request: body, dialect: settings.dialect, path });
   sending = new AbortController();
-  store.set({ running: true, run, choice: 0, turns: [...store.state.turns, { role: "assistant", run, chosen: 0 }] });
+  store.set({ run, choice: 0, turns: [...store.state.turns, { role: "assistant", run, chosen: 0 }] });
   say("Waiting for the answer.");
   await complete(run, store.state.key, sending.signal);
   sending = null;
@@ -140,7 +144,7 @@ function keys() {
     if (keyDialog.returnValue === "forget") store.setKey("", false);
     if (keyDialog.returnValue === "use") store.setKey(byId("key").value.trim(), byId("key-remember").checked);
     byId("key").value = "";
-    if (keyDialog.returnValue) loadModels();
+    if (keyDialog.returnValue) listing = loadModels();
   });
   // Enter in the field means "use": it would otherwise press the first button, which forgets.
   byId("key").addEventListener("keydown", (event) => {
@@ -198,7 +202,7 @@ function main() {
     },
   });
   stored(byId("panel-stored"));
-  loadModels();
+  listing = loadModels();
 }
 
 main();

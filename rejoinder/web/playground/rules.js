@@ -3,6 +3,8 @@
  * that one transcript can show; `rejoinder check` knows them all.
  */
 
+import { breathe } from "./dom.js";
+
 /** @typedef {{rule: string, severity: "error"|"warning", title: string, message: string, frame: number|null}} Finding */
 
 /**
@@ -60,13 +62,16 @@ class Transcript {
     return parts;
   }
 
-  /** Every entry of logprobs. @returns {Generator<[any, number]>} */
-  *entries() {
+  /** Every entry of logprobs and its frame. @returns {[any, number][]} */
+  get entries() {
+    const entries = [];
     for (const { choice, at } of this.parts) {
       for (const half of ["content", "refusal"]) {
-        for (const entry of choice.logprobs?.[half] ?? []) yield [entry, at];
+        for (const entry of choice.logprobs?.[half] ?? []) entries.push([entry, at]);
       }
     }
+    Object.defineProperty(this, "entries", { value: entries });
+    return entries;
   }
 }
 
@@ -331,23 +336,23 @@ export const RULES = [
     if (!request.logprobs && found) yield ["logprobs were not asked for", found.at];
   } },
   { id: "R155", title: "logprobs are not positive", *check(seen) {
-    for (const [entry, at] of seen.entries()) if (!Number.isFinite(entry.logprob) || entry.logprob > 1e-6) yield [`${JSON.stringify(entry.token)}: ${entry.logprob}`, at];
+    for (const [entry, at] of seen.entries) if (!Number.isFinite(entry.logprob) || entry.logprob > 1e-6) yield [`${JSON.stringify(entry.token)}: ${entry.logprob}`, at];
   } },
   { id: "R158", title: "As many alternatives as asked", only: "openai", *check(seen) {
     const most = seen.request.top_logprobs ?? 0;
-    for (const [entry, at] of seen.entries()) if (entry.top_logprobs?.length > most) yield [`${entry.top_logprobs.length} of at most ${most}`, at];
+    for (const [entry, at] of seen.entries) if (entry.top_logprobs?.length > most) yield [`${entry.top_logprobs.length} of at most ${most}`, at];
   } },
   { id: "R159", title: "Alternatives are sorted", *check(seen) {
-    for (const [entry, at] of seen.entries()) if (entry.top_logprobs?.some((one, place, all) => place && one.logprob > all[place - 1].logprob)) yield [JSON.stringify(entry.token), at];
+    for (const [entry, at] of seen.entries) if (entry.top_logprobs?.some((one, place, all) => place && one.logprob > all[place - 1].logprob)) yield [JSON.stringify(entry.token), at];
   } },
   { id: "R161", title: "Probabilities add up to one at most", *check(seen) {
-    for (const [entry, at] of seen.entries()) {
+    for (const [entry, at] of seen.entries) {
       const sum = (entry.top_logprobs ?? []).reduce((total, one) => total + Math.exp(one.logprob), 0);
       if (sum > 1.001) yield [`${JSON.stringify(entry.token)}: ${sum.toFixed(4)}`, at];
     }
   } },
   { id: "R162", title: "bytes are the token's", *check(seen) {
-    for (const [entry, at] of seen.entries()) if (entry.bytes?.some((byte) => !(Number.isInteger(byte) && byte >= 0 && byte < 256))) yield [JSON.stringify(entry.token), at];
+    for (const [entry, at] of seen.entries) if (entry.bytes?.some((byte) => !(Number.isInteger(byte) && byte >= 0 && byte < 256))) yield [JSON.stringify(entry.token), at];
   } },
   { id: "R171", title: "total = prompt + completion", *check({ chunks }) {
     for (const { json, at } of chunks) {
@@ -383,11 +388,15 @@ export function rulesFor(run) {
   return RULES.filter((rule) => (!rule.only || rule.only === run.dialect) && (!rule.form || rule.form === form) && (!rule.whole || whole));
 }
 
-/** @param {import("./run.js").Run} run one that has ended @returns {Finding[]} */
-export function check(run) {
+/**
+ * Lets the browser paint between rules, so that a long answer stalls nothing.
+ * @param {import("./run.js").Run} run one that has ended @returns {Promise<Finding[]>}
+ */
+export async function check(run) {
   const seen = new Transcript(run);
   const findings = [];
   for (const rule of rulesFor(run)) {
+    await breathe();
     let number = 0;
     for (const found of rule.check(seen)) {
       const [message, frame] = Array.isArray(found) ? found : [found, null];

@@ -15,10 +15,9 @@ export function settings(panel) {
   let shown = "";
   const opened = new Set(OPEN);
   const draw = () => {
-    const { settings, models, dialects } = store.state;
-    const signature = JSON.stringify([settings.dialect, models.map((one) => one.id), dialects]);
-    if (signature === shown) return badges(panel);
-    shown = signature;
+    const { dialect } = store.state.settings;
+    if (dialect === shown) return badges(panel);
+    shown = dialect;
     panel.replaceChildren(...GROUPS.map((name) => group(name, opened)), footer(() => ((shown = ""), draw())));
     badges(panel);
   };
@@ -133,9 +132,16 @@ const unescaped = (text) => text.replace(/\\([nt\\])/g, (_, char) => ({ n: "\n",
 // ---------------------------------------------------------------- fields with more to them
 
 function modelField() {
-  const { settings, models } = store.state;
-  const select = el("select", { id: "p-model", on: { change: () => store.configure({ model: select.value }) } }, ...models.map((one) => el("option", { value: one.id, selected: one.id === settings.model }, one.id)));
-  if (!models.length) select.append(el("option", { value: "" }, "no models yet"));
+  /** @type {any} */
+  let listed = null;
+  const sync = () => {
+    const { settings, models } = store.state;
+    if (listed !== models) select.replaceChildren(...(models.length ? models.map(({ id }) => el("option", { value: id }, id)) : [el("option", { value: "" }, "no models yet")]));
+    listed = models;
+    select.value = settings.model;
+  };
+  const select = el("select", { id: "p-model", data: { parameter: "model" }, on: { sync, change: () => store.configure({ model: select.value }) } });
+  sync();
   return el("div.field.wide", {}, el("label", { for: "p-model" }, el("code", {}, "model")), select);
 }
 
@@ -150,12 +156,19 @@ function* aboutModel() {
 }
 
 function dialectField() {
-  const { settings, dialects } = store.state;
-  const shown = dialects.length ? dialects : [{ name: settings.dialect, prefix: "" }];
-  const buttons = shown.map(({ name, prefix }) =>
-    el("label", {}, el("input", { type: "radio", name: "dialect", value: name, checked: name === settings.dialect, on: { change: () => store.configure({ dialect: name }) } }), el("span", {}, DIALECTS[name], " ", el("small", {}, prefix && `/${prefix}`))),
-  );
-  return el("fieldset.segments.wide", {}, el("legend", {}, "Dialect"), ...buttons);
+  const box = el("div");
+  /** @type {any} */
+  let listed = null;
+  const sync = () => {
+    const { settings, dialects } = store.state;
+    if (listed === dialects) return;
+    listed = dialects;
+    const shown = dialects.length ? dialects : [{ name: settings.dialect, prefix: "" }];
+    box.replaceChildren(...shown.map(({ name, prefix }) =>
+      el("label", {}, el("input", { type: "radio", name: "dialect", value: name, checked: name === settings.dialect, on: { change: () => store.configure({ dialect: name }) } }), el("span", {}, DIALECTS[name], " ", el("small", {}, prefix && `/${prefix}`)))));
+  };
+  sync();
+  return el("fieldset.segments.wide", { data: { parameter: "dialect" }, on: { sync } }, el("legend", {}, "Dialect"), box);
 }
 
 function systemField() {

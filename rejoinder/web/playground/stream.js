@@ -74,7 +74,7 @@ function rules(run, choose) {
   const box = el("section.rules", { "aria-label": "Rules of the contract" });
   if (!run.ended) return box;
   const number = rulesFor(run).length;
-  if (!run.findings) box.append(el("p.hint", {}, run.state === "stopped" ? "Rules are checked on answers that were not stopped." : "Rules are checked when an answer comes."));
+  if (!run.findings) box.append(el("p.hint", {}, run.state === "stopped" ? "Rules are checked on answers that were not stopped." : run.frames.length ? "Checking rules." : "Frames are not kept in the history."));
   else if (!number) box.append(el("p.hint", {}, "The rules are about answers; this is an error."));
   else if (!run.findings.length) box.append(el("p.verdict.good", {}, `No rule broken: ${number} of the contract's rules were checked.`));
   else {

@@ -163,14 +163,14 @@ class TokenView {
 function alternatives(entry, rank) {
   const top = entry.top_logprobs;
   const rest = 1 - top.reduce((sum, one) => sum + Math.exp(one.logprob), 0);
-  const row = (place, name, logprob, bytes, chosen) => {
+  const row = (kind, place, name, logprob, bytes) => {
     const bar = el("div.bar");
     bar.style.width = `${Math.min(100, Math.exp(logprob) * 100)}%`;
-    return el(chosen ? "tr.is-chosen" : "tr", {}, el("td.number", {}, place), el("th", { scope: "row" }, name), el("td.bar-cell", {}, bar), el("td.number", {}, percent(logprob)), el("td.number", {}, logprob <= SENTINEL ? "–" : logprob.toFixed(3)), el("td", {}, el("code.bytes", {}, bytes)));
+    return el(kind, {}, el("td.number", {}, place), el("th", { scope: "row" }, name), el("td.bar-cell", {}, bar), el("td.number", {}, percent(logprob)), el("td.number", {}, logprob <= SENTINEL ? "–" : logprob.toFixed(3)), el("td", {}, el("code.bytes", {}, bytes)));
   };
-  const rows = top.map((one, place) => row(String(place + 1), el("code.token-name", {}, visible(one.token)), one.logprob, hex(one.bytes), place + 1 === rank));
-  if (rank === null) rows.push(row("–", el("code.token-name", {}, visible(entry.token)), entry.logprob, hex(entry.bytes), true));
-  if (rest > 0.00005) rows.push(row("", el("span.hint", {}, "all others"), Math.log(rest), "", false));
+  const rows = top.map((one, place) => row(place + 1 === rank ? "tr.is-chosen" : "tr", String(place + 1), el("code.token-name", {}, visible(one.token)), one.logprob, hex(one.bytes)));
+  if (rank === null) rows.push(row("tr.is-chosen", "–", el("code.token-name", {}, visible(entry.token)), entry.logprob, hex(entry.bytes)));
+  if (rest > 0.00005) rows.push(row("tr.is-rest", "", el("span.hint", {}, "all others"), Math.log(rest), ""));
   const head = ["#", "token", el("span.unseen", {}, "bar"), "probability", "logprob", "bytes"].map((name) => el("th", { scope: "col" }, name));
   return el("div.table-box", { tabIndex: 0, role: "region", "aria-label": "Alternatives" }, el("table.alternatives", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));
 }
