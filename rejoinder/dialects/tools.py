@@ -51,7 +51,8 @@ def _name(profile: Profile) -> Shape:
 
 
 def _function_tool(profile: Profile) -> Shape:
-    description = profile.pick(text, nullable(text))
+    # Not nullable in O's document; the `llm` command sends null for a function without a docstring.
+    description = nullable(text)
     parameters = profile.pick(free_object, nullable(free_object))
     body = fields(
         dict,

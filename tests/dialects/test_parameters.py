@@ -221,6 +221,7 @@ TABLE: dict[str, Row] = {
                     (Tool("a-B_1", "d", SCHEMA, strict=True),),
                 ),
                 ([function("f", strict=None)], (Tool("f"),)),
+                ([function("f", description=None)], (Tool("f"),)),
                 ([function("x" * 64)], (Tool("x" * 64),)),
             ],
             [
@@ -236,6 +237,7 @@ TABLE: dict[str, Row] = {
                 ([function("x" * 65)], LONG_STRING, "[0].function.name"),
                 ([function("")], EMPTY_STRING, "[0].function.name"),
                 ([FUNCTION, FUNCTION], VALUE, "[1].function.name"),
+                ([function("f", description=1)], TYPE, "[0].function.description"),
                 ([function("f", parameters=[])], TYPE, "[0].function.parameters"),
                 ([function("f", strict="yes")], TYPE, "[0].function.strict"),
                 ([function("f", magic=1)], UNKNOWN, "[0].function.magic"),
