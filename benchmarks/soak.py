@@ -105,7 +105,8 @@ async def soak(url: str, pid: int, arguments: argparse.Namespace) -> None:
         async def run() -> None:
             nonlocal done, cut, warm
             async with gate:
-                cut += await one(session, url, chance, arguments.leave)
+                left = await one(session, url, chance, arguments.leave)
+            cut += left
             done += 1
             if done == arguments.requests // 10:
                 warm = resident_mb(pid)
