@@ -31,13 +31,16 @@ class Case:
     text: str
 
 
+def need_environment() -> None:
+    """Skips the whole test module where nobody has asked for clients."""
+    if VARIABLE not in os.environ:
+        pytest.skip("`scripts/test clients` installs the clients", allow_module_level=True)
+
+
 def installed(client: str) -> Path:
     """The folder of a client; skips the test where it is not installed."""
-    environment = os.environ.get(VARIABLE)
-    if not environment:
-        pytest.skip(f"{VARIABLE} is not set; `scripts/test clients` installs the clients")
-    folder = Path(environment) / client
-    if not folder.is_dir():
+    folder = Path(os.environ[VARIABLE]) / client
+    if not (folder / ".installed").is_file():
         pytest.skip(f"`scripts/test clients {client}` installs this client")
     return folder
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from tests.clients.programs import Case, installed, node_cases, run_node
+from tests.clients.programs import Case, installed, need_environment, node_cases, run_node
 
 PROGRAM = "ai_sdk.mjs"
+
+need_environment()
 
 pytestmark = pytest.mark.clients
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from rejoinder.testing import TestServer
-from tests.clients.programs import installed, run
+from tests.clients.programs import installed, need_environment, run
 from tests.clients.servers import KEY
+
+need_environment()
 
 pytestmark = pytest.mark.clients
 
