@@ -352,6 +352,9 @@ def test_code_can_be_copied(open_page: OpenPage) -> None:
     page.click("button:has-text('JavaScript')")
     assert "for await (const chunk of answer)" in page.inner_text(".code-block")
     shot(page, "code")
+    page.click("button:has-text('Prompt')")
+    until(page, "document.querySelector('.code-block').textContent.includes('<|im_start|>user')")
+    assert 'It\'s a "test"' in page.inner_text(".code-block")
 
 
 # ---------------------------------------------------------------- errors
@@ -464,7 +467,7 @@ def test_light_and_dark(open_page: OpenPage, scheme: str) -> None:
     shot(page, scheme)
     page.click("#theme-button")
     page.click("#theme-button")
-    assert page.inner_text("#theme-button") == "Theme: dark"
+    assert page.inner_text("#theme-button") == "Dark"
     page.reload()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 

@@ -5,6 +5,7 @@ import { el, svg } from "./dom.js";
 const WIDTH = 600;
 const HEIGHT = 130;
 const COLOURS = 7;
+const LEAST_STEPS = 24;
 
 /**
  * @typedef {object} ChartOptions
@@ -12,6 +13,7 @@ const COLOURS = 7;
  * @property {"lines"|"stack"} kind
  * @property {(value: number) => string} format
  * @property {number} [least] the top of the scale is at least this
+ * @property {Record<string, number>} [colours] of series that always look the same
  * @property {string} nothing said while there is nothing to draw
  * @property {(names: string[], values: Record<string, (number|null)[]>) => string} now the number that stands for all
  */
@@ -21,7 +23,7 @@ export class Chart {
   constructor(options) {
     this.options = options;
     this.now = el("span.now");
-    this.picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+    this.picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": options.title });
     this.top = el("span.top");
     this.from = el("span");
     this.keys = el("div.keys");
@@ -34,7 +36,9 @@ export class Chart {
   }
 
   /** @param {Record<string, (number|null)[]>} values by series, one a step @param {{steps: number, seconds: number}} window */
-  draw(values, { steps, seconds }) {
+  draw(values, { steps: most, seconds }) {
+    // A server that has just started fills the width; the window grows with it.
+    const steps = Math.min(most, Math.max(LEAST_STEPS, ...Object.values(values).map((series) => series.length)));
     const names = Object.keys(values).filter((name) => values[name].some((value) => value));
     this.names = names;
     this.values = values;
@@ -47,36 +51,36 @@ export class Chart {
     this.now.textContent = this.options.now(names, values);
     const drawn = this.options.kind === "stack" ? stacked(names, values) : names.map((name) => values[name]);
     const length = drawn[0].length;
-    const most = Math.max(this.options.least ?? 0, ...drawn.flat().filter((value) => value !== null));
-    const top = rounded(most) || 1;
+    const highest = Math.max(this.options.least ?? 0, ...drawn.flat().filter((value) => value !== null));
+    const top = rounded(highest) || 1;
     this.top.textContent = this.options.format(top);
-    this.from.textContent = `${Math.round((steps * seconds) / 60)} min ago`;
     this.x = (place) => WIDTH - ((length - 1 - place) / Math.max(1, steps - 1)) * WIDTH;
     const y = (value) => HEIGHT - (value / top) * (HEIGHT - 4);
     const grid = [0, 0.5, 1].map((share) => svg("line.grid", { x1: 0, x2: WIDTH, y1: y(top * share), y2: y(top * share) }));
     const paths = drawn.map((series, place) => {
-      const colour = `s${place % COLOURS}`;
+      const colour = this.#colour(names[place], place);
       if (this.options.kind === "stack") return svg(`path.area.${colour}`, { d: `M${this.x(0)},${HEIGHT}L${series.map((value, at) => `${this.x(at).toFixed(1)},${y(value).toFixed(1)}`).join("L")}L${WIDTH},${HEIGHT}Z` });
       return svg(`path.${colour}`, { d: line(series, this.x, y), "fill-opacity": 0 });
     });
     // The highest area is drawn first, so that the lower ones stay in sight.
-    this.cursor = svg("line.hover", { x1: -9, x2: -9, y1: 0, y2: HEIGHT });
+    this.cursor = svg("line.hover", { x1: 0, x2: 0, y1: 0, y2: HEIGHT, visibility: "hidden" });
     this.picture.replaceChildren(...grid, ...(this.options.kind === "stack" ? paths.reverse() : paths), this.cursor);
     this.picture.setAttribute("aria-label", `${this.options.title}: now ${this.now.textContent}, scale to ${this.top.textContent}.`);
     this.#drawKeys(-1);
+  }
+
+  #colour(name, place) {
+    return `s${this.options.colours?.[name] ?? place % COLOURS}`;
   }
 
   #drawKeys(place) {
     const at = (series) => (place < 0 ? series.findLast((value) => value !== null) : series[place]);
     this.keys.replaceChildren(...this.names.map((name, number) => {
       const value = at(this.values[name]);
-      return el("span", {}, el(`i.s${number % COLOURS}`), `${name} `, el("b", {}, value === null || value === undefined ? "–" : this.options.format(value)));
+      return el("span", {}, el(`i.${this.#colour(name, number)}`), `${name} `, el("b", {}, value === null || value === undefined ? "–" : this.options.format(value)));
     }));
-    if (place < 0) {
-      this.cursor?.setAttribute("x1", "-9");
-      this.cursor?.setAttribute("x2", "-9");
-      this.from.textContent = `${Math.round((this.steps * this.seconds) / 60)} min ago`;
-    }
+    this.cursor.setAttribute("visibility", place < 0 ? "hidden" : "visible");
+    if (place < 0) this.from.textContent = `${Math.round((this.steps * this.seconds) / 60)} min ago`;
   }
 
   #hover(event) {

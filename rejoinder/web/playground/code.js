@@ -1,6 +1,8 @@
-/** The request as code: curl, Python, JavaScript. Keys are named, never written. */
+/** The request as code: curl, Python, JavaScript; and as the model reads it. Keys are named, never written. */
 
+import { fetchJson } from "./client.js";
 import { copyButton, el } from "./dom.js";
+import { count } from "./format.js";
 import { store } from "./store.js";
 
 const VARIABLE = "REJOINDER_API_KEY";
@@ -52,7 +54,17 @@ export function javascriptCode(body, base) {
   return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${base}", apiKey: process.env.${VARIABLE} ?? "none" });\nconst answer = await client.chat.completions.create(${json});\n${use}`;
 }
 
-const LANGUAGES = { curl: ["curl", curl], python: ["Python", pythonCode], javascript: ["JavaScript", javascriptCode] };
+/** What the model reads: the request as the chat template spells it. */
+async function rendered(body, prefix) {
+  try {
+    const { prompt, tokens } = await fetchJson(`${prefix}/apply-template`, store.state.key, { method: "POST", body: JSON.stringify(body) });
+    return { note: `What the model reads: ${count(tokens.length)} tokens.`, text: prompt };
+  } catch (error) {
+    return { note: "The prompt is not known here.", text: error.message };
+  }
+}
+
+const LANGUAGES = { curl: ["curl", curl], python: ["Python", pythonCode], javascript: ["JavaScript", javascriptCode], prompt: ["Prompt", null] };
 
 /** @param {HTMLElement} panel @param {{draft: () => {body: any, prefix: string}}} source */
 export function code(panel, source) {
@@ -62,12 +74,19 @@ export function code(panel, source) {
   const buttons = Object.entries(LANGUAGES).map(([name, [label]]) => el("button.small", { type: "button", "aria-pressed": String(name === language), data: { language: name } }, label));
   const bar = el("div.row", { role: "group", "aria-label": "Language" }, ...buttons, el("span.grow"), copyButton(() => pre.textContent));
   panel.append(bar, heading, pre);
-  const draw = () => {
+  let drawn = 0;
+  const draw = async () => {
     if (panel.hidden) return;
+    const mine = ++drawn;
     const { run } = store.state;
     const { body, prefix } = run ? { body: run.request, prefix: run.path.replace("/chat/completions", "") } : source.draft();
     heading.textContent = run ? "The request of the answer that is inspected." : "The next request.";
-    pre.textContent = LANGUAGES[language][1](body, new URL(prefix, document.baseURI).href);
+    const spell = LANGUAGES[language][1];
+    if (spell) return void (pre.textContent = spell(body, new URL(prefix, document.baseURI).href));
+    const { note, text } = await rendered(body, prefix);
+    if (mine !== drawn) return;
+    heading.textContent = note;
+    pre.textContent = text;
   };
   bar.addEventListener("click", (event) => {
     const chosen = event.target.closest("[data-language]");

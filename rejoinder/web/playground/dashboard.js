@@ -14,15 +14,18 @@ const sumNow = (format, unit = "") => (names, values) => format(names.reduce((su
 const sumAll = (names, values) => whole(names.reduce((sum, name) => sum + values[name].reduce((total, value) => total + value, 0), 0));
 const ofSeries = (name, format) => (names, values) => (values[name] ? format(last(values[name])) : "–");
 
+const TIERS = { default: 0, all: 0, flex: 3, priority: 2 };
+const ENDINGS = { ok: 5, error: 7, cancelled: 6 };
+
 const CHARTS = [
   [new Chart({ title: "Tokens per second", kind: "stack", format: number, nothing: "No tokens in this window.", now: sumNow(number) }), (data) => data.tokens_per_second],
   [new Chart({ title: "Time to first token", kind: "lines", format: duration, nothing: "No answer began in this window.", now: ofSeries("p50", duration) }), (data) => data.first_token_ms],
   [new Chart({ title: "Time per output token", kind: "lines", format: duration, nothing: "No answer of two tokens in this window.", now: ofSeries("p50", duration) }), (data) => data.per_token_ms],
-  [new Chart({ title: "Running sequences, by tier", kind: "stack", format: whole, least: 4, nothing: "Nothing ran.", now: sumNow(whole) }), (data) => data.running],
-  [new Chart({ title: "Waiting sequences, by tier", kind: "stack", format: whole, least: 4, nothing: "Nothing waited.", now: sumNow(whole) }), (data) => data.waiting],
+  [new Chart({ title: "Running sequences, by tier", colours: TIERS, kind: "stack", format: whole, least: 4, nothing: "Nothing ran.", now: sumNow(whole) }), (data) => data.running],
+  [new Chart({ title: "Waiting sequences, by tier", colours: TIERS, kind: "stack", format: whole, least: 4, nothing: "Nothing waited.", now: sumNow(whole) }), (data) => data.waiting],
   [new Chart({ title: "KV cache cells in use", kind: "lines", format: share, least: 1, nothing: "No embedded engine, or its cache is empty.", now: sumNow(share) }), (data) => cellShares(data)],
   [new Chart({ title: "Prompt tokens from the prefix cache", kind: "lines", format: share, least: 1, nothing: "Nothing was prefilled by an embedded engine.", now: ofSeries("cached", share) }), (data) => ({ cached: data.prefix_hit_share })],
-  [new Chart({ title: "Requests, by how they ended", kind: "stack", format: whole, least: 4, nothing: "No request ended.", now: sumAll }), (data) => data.requests],
+  [new Chart({ title: "Requests, by how they ended", colours: ENDINGS, kind: "stack", format: whole, least: 4, nothing: "No request ended.", now: sumAll }), (data) => data.requests],
   [new Chart({ title: "Errors, by code", kind: "stack", format: whole, least: 4, nothing: "No errors.", now: sumAll }), (data) => data.errors],
   [new Chart({ title: "Provider repairs, by kind", kind: "stack", format: whole, least: 4, nothing: "Nothing to repair.", now: sumAll }), (data) => data.repairs],
   [new Chart({ title: "Contract violations, by rule", kind: "stack", format: whole, least: 4, nothing: "No rule broken by checked answers.", now: sumAll }), (data) => data.violations],

@@ -47,7 +47,7 @@ export const PARAMETERS = [
   { name: "verbosity", group: "Reasoning", kind: "choice", only: "openai", options: ["low", "medium", "high"], help: "How long the answer should be." },
   { name: "chat_template_kwargs", group: "Reasoning", kind: "json", only: "deepinfra", hint: '{"enable_thinking": false}', help: "Given to the chat template." },
 
-  { name: "tool_choice", group: "Tools", kind: "text", hint: "auto, none, required, or a function's name", help: "Whether the model must call, and what." },
+  { name: "tool_choice", group: "Tools", kind: "text", hint: "auto, none, required, or a name", help: "Whether the model must call, and what." },
   { name: "parallel_tool_calls", group: "Tools", kind: "choice", only: "openai", options: ["true", "false"], help: "Whether several calls may be made at once." },
 
   { name: "response_format", group: "Answer format", kind: "choice", options: ["text", "json_object", "json_schema"], optionsIn: { deepinfra: ["text", "json_object", "json_schema", "regex"] }, help: "What the answer must look like." },

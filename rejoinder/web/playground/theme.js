@@ -4,7 +4,7 @@ import { read, write } from "./store.js";
 
 const THEME = "rejoinder.theme";
 const NEXT = { system: "light", light: "dark", dark: "system" };
-const LABELS = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+const LABELS = { system: "Auto", light: "Light", dark: "Dark" };
 
 /** @param {HTMLButtonElement} button */
 export function theme(button) {
@@ -14,6 +14,7 @@ export function theme(button) {
     if (name === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = name;
     button.textContent = LABELS[name];
+    button.setAttribute("aria-label", `Theme: ${LABELS[name]}`);
   };
   button.addEventListener("click", () => {
     name = NEXT[name];

@@ -55,6 +55,7 @@ export function tokens(panel, actions) {
 function* explain(run, actions) {
   if (!run) return yield el("p", {}, "The tokens of an answer appear here, coloured by how likely each was.");
   if (run.request.logprobs) {
+    if (run.state === "failed") return yield el("p", {}, "There are no tokens: the request failed.");
     if (!run.ended) return yield el("p", {}, "Waiting for tokens.");
     const calls = run.choices.some((choice) => choice.calls.length);
     return yield el("p", {}, run.frames.length ? (calls ? "This answer is a call; its tokens have no probabilities." : "This answer came without probabilities.") : "Probabilities are not kept in the history. Regenerate the answer to see them.");
