@@ -50,6 +50,7 @@ from rejoinder.web.middleware import Front
 from rejoinder.web.models import ModelList
 from rejoinder.web.moderations import Moderations
 from rejoinder.web.pages import Pages, read_pages
+from rejoinder.web.resume import Streams
 from rejoinder.web.routes import Endpoint, make_app
 from rejoinder.web.status import Status
 from rejoinder.web.stored import StoredCompletions
@@ -75,6 +76,8 @@ class Application:
         self._keys = keys
         self._config = config
         self.drain = drain
+        seconds = config.server.resume_seconds
+        self.streams = Streams(keep_seconds=seconds) if seconds else None
         self.router: Router
 
     def failures(self) -> list[str]:
@@ -145,6 +148,8 @@ async def build(
             store=store,
             moderator=moderator,
         )
+        if application.streams is not None:
+            stack.push_async_callback(application.streams.close)
         yield application
 
 
@@ -268,6 +273,7 @@ def _router(
         policy=policy,
         max_body_bytes=server.max_body_bytes,
         keepalive_seconds=server.keepalive_seconds,
+        streams=application.streams,
     )
     lists = ModelList(front, service.models)
     status = Status(application.drain, application.readiness)

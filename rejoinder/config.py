@@ -37,6 +37,7 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     grace_seconds: Annotated[float, Meta(ge=0)] = 30.0
     extra_parameters: Literal["reject", "accept"] = "reject"
     openai_reasoning: Literal["hidden", "reasoning_content"] = "hidden"
+    resume_seconds: Annotated[float, Meta(ge=0)] = 0.0
     log_prompts: bool = False
     check_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
 

@@ -4,19 +4,23 @@ It must not know: how a dialect spells a chunk, how events are made.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from rejoinder.dialects import RequestPolicy, sse
 from rejoinder.errors import INTERNAL_MESSAGE, EngineFailed
 from rejoinder.events import Collector
+from rejoinder.service.accounts import Account
 from rejoinder.service.chat import Answer, ChatService
 from rejoinder.types import DecodedRequest
 from rejoinder.web.drain import Drain
 from rejoinder.web.middleware import Exchange, Front
 from rejoinder.web.requests import read_body
 from rejoinder.web.responses import FrameStream, cancelled_when_gone
+from rejoinder.web.resume import KeptStream, Streams
 from rejoinder.web.stored import StoredCompletions
 
 STREAM_HEADERS = {
@@ -65,6 +69,15 @@ class Checks(Protocol[S]):
     ) -> None: ...
 
 
+class _Asked(Struct, frozen=True):
+    """One chat request: who asks, how, and what."""
+
+    exchange: Exchange
+    account: Account
+    body: bytes
+    decoded: DecodedRequest
+
+
 class Completions(Generic[S]):
     """Answers chat requests over HTTP."""
 
@@ -79,7 +92,9 @@ class Completions(Generic[S]):
         policy: RequestPolicy,
         max_body_bytes: int,
         keepalive_seconds: float,
+        streams: Streams | None = None,
     ) -> None:
+        """`streams` None: a stream ends with its connection."""
         self._front = front
         self._service = service
         self._drain = drain
@@ -88,17 +103,36 @@ class Completions(Generic[S]):
         self._policy = policy
         self._max_body_bytes = max_body_bytes
         self._keepalive_seconds = keepalive_seconds
+        self._streams = streams
 
     async def create(self, exchange: Exchange) -> None:
         account = await self._front.require_account(exchange)
         self._drain.require_open()
         body = await read_body(exchange.scope, exchange.receive, max_bytes=self._max_body_bytes)
+        last_event = exchange.header(b"last-event-id")
+        if self._streams is not None and last_event is not None:
+            await self._resume(exchange, self._streams, account, last_event)
+            return
         decoded = exchange.dialect.decode_request(body, self._policy)
         if decoded.ignored:
             exchange.headers["x-ignored-parameters"] = ", ".join(decoded.ignored)
+        asked = _Asked(exchange, account, body, decoded)
+        if self._streams is not None and decoded.answer.stream:
+            await self._stream_kept(asked, self._streams)
+            return
+        async with self._answering(asked) as (answer, sample):
+            if decoded.answer.stream:
+                await self._stream(exchange, decoded, answer, sample)
+            else:
+                await self._unary(exchange, decoded, answer, sample)
+
+    @asynccontextmanager
+    async def _answering(self, asked: "_Asked") -> AsyncIterator[tuple[Answer, S | None]]:
+        """One admitted request, and what is to be noted of it at its end."""
+        exchange, decoded = asked.exchange, asked.decoded
         async with self._service.open(
             decoded,
-            account,
+            asked.account,
             request_id=exchange.request_id,
             dialect=exchange.dialect.name,
             impossible=exchange.dialect.impossible,
@@ -107,14 +141,15 @@ class Completions(Generic[S]):
             exchange.headers.update(answer.headers)
             if decoded.chat.store:
                 answer.events = self._stored.kept(
-                    answer.events, exchange=exchange, account=account, body=body, decoded=decoded
+                    answer.events,
+                    exchange=exchange,
+                    account=asked.account,
+                    body=asked.body,
+                    decoded=decoded,
                 )
             sample = self._checks.sample()
             try:
-                if decoded.answer.stream:
-                    await self._stream(exchange, decoded, answer, sample)
-                else:
-                    await self._unary(exchange, decoded, answer, sample)
+                yield answer, sample
             finally:
                 describe(exchange, answer)
             if sample is not None:
@@ -123,7 +158,7 @@ class Completions(Generic[S]):
                     sample,
                     model=answer.record.model,
                     dialect=exchange.dialect.name,
-                    request=body,
+                    request=asked.body,
                     status=exchange.status,
                     headers=exchange.head(stream_head),
                     path=exchange.scope["path"],
@@ -148,20 +183,60 @@ class Completions(Generic[S]):
     async def _stream(
         self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
     ) -> None:
-        def error_frames(error: Exception) -> bytes:
-            _, body, _ = exchange.render_error(error)
-            return sse.frame(body) + sse.DONE
+        stream = self._frame_stream(exchange, self._frames(exchange, decoded, answer, sample))
+        with self._drain.running(stream.fail):
+            await stream.send(exchange.receive, exchange.send)
 
+    def _frame_stream(self, exchange: Exchange, frames: AsyncGenerator[bytes, None]) -> FrameStream:
         exchange.status = 200
-        stream = FrameStream(
-            self._frames(exchange, decoded, answer, sample),
+        return FrameStream(
+            frames,
             headers=lambda: exchange.head(STREAM_HEADERS),
             keepalive_seconds=self._keepalive_seconds,
             render_error=exchange.render_error,
-            error_frames=error_frames,
+            error_frames=lambda error: error_frames(exchange, error),
         )
-        with self._drain.running(stream.fail):
-            await stream.send(exchange.receive, exchange.send)
+
+    # ------------------------------------------------------------ streams that can be resumed
+
+    async def _stream_kept(self, asked: "_Asked", streams: Streams) -> None:
+        """A stream that is made in a task of its own: it goes on when the client leaves."""
+        exchange = asked.exchange
+        stream = streams.start(
+            asked.account.id,
+            self._owned_frames(asked),
+            error_frames=lambda error: error_frames(exchange, error),
+            running=self._drain.running,
+        )
+        await stream.begun()
+        await self._send_kept(exchange, stream, 0)
+
+    async def _resume(
+        self, exchange: Exchange, streams: Streams, account: Account, last_event: str
+    ) -> None:
+        """What follows the event that the client has; 204 where it has everything."""
+        stream, number = streams.find(account.id, last_event)
+        exchange.fields["resumed_after"] = number
+        if stream.has_all(number):
+            await exchange.reply(204, b"")
+            return
+        await self._send_kept(exchange, stream, number)
+
+    async def _send_kept(self, exchange: Exchange, stream: KeptStream, number: int) -> None:
+        sending = self._frame_stream(exchange, stream.read_after(number))
+        with self._drain.running(sending.fail):
+            await sending.send(exchange.receive, exchange.send)
+
+    async def _owned_frames(self, asked: "_Asked") -> AsyncGenerator[bytes, None]:
+        """The frames of a request that is open as long as they are made. The first is empty."""
+        async with self._answering(asked) as (answer, sample):
+            yield b""
+            made = self._frames(asked.exchange, asked.decoded, answer, sample)
+            async with aclosing(made) as frames:
+                async for frame in frames:
+                    yield frame
+
+    # ------------------------------------------------------------ frames
 
     async def _frames(
         self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
@@ -182,6 +257,12 @@ class Completions(Generic[S]):
         if sample is not None:
             sample.add(sse.DONE, exchange.elapsed)
         yield sse.DONE
+
+
+def error_frames(exchange: Exchange, error: Exception) -> bytes:
+    """The end of a stream that broke."""
+    _, body, _ = exchange.render_error(error)
+    return sse.frame(body) + sse.DONE
 
 
 def padding() -> str:
