@@ -13,14 +13,13 @@ from typing import Literal, TypeVar
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from rejoinder.config import Config
 from rejoinder.service.accounts import CreatedKey
 from rejoinder.service.database import Database, DatabaseError, open_database
 from rejoinder.service.keys import Keys, NewKey
 from rejoinder.service.ledger import GroupBy, UsageRow, usage_report
-from rejoinder.serving import CannotServe
+from rejoinder.serving import CannotServe, print_table
 
 Format = Literal["table", "csv", "json"]
 
@@ -43,18 +42,6 @@ def with_database(config: Config, work: Callable[[Database], Awaitable[T]]) -> T
             await database.close()
 
     return asyncio.run(run())
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table whose cells are never cut: what is too wide for the terminal wraps."""
-    table = Table(box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        numeric = bool(rows) and isinstance(rows[0][number], int)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row))
-    console = Console()
-    console.print(table) if console.is_terminal else Console(width=200).print(table)
 
 
 # ---------------------------------------------------------------- keys

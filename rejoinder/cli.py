@@ -87,8 +87,8 @@ def chat(
 
     console = Console()
     try:
-        with serving.reachable(url, config) as address:
-            client = ChatClient(address, model=model or "", api_key=api_key)
+        with serving.reachable(url, config, api_key) as (address, key):
+            client = ChatClient(address, model=model or "", api_key=key)
             if not model:
                 names = client.models()
                 if not names:

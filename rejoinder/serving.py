@@ -8,15 +8,17 @@ import contextlib
 import errno
 import functools
 import gc
+import hashlib
 import ipaddress
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rejoinder import __version__
-from rejoinder.config import Config, ConfigError, LlamaConfig, load
+from rejoinder.config import Config, ConfigError, KeyConfig, LlamaConfig, StoreConfig, load
 from rejoinder.workers import Lifeline, Supervisor, shared
 
 if TYPE_CHECKING:
@@ -343,14 +345,24 @@ def prepare_logs(level: int) -> None:
 
 
 @contextlib.contextmanager
-def reachable(url: str | None, path: Path | None) -> Iterator[str]:
-    """The URL of a server: the one given, or one of our own for as long as the context lasts."""
+def reachable(
+    url: str | None, path: Path | None, api_key: str | None
+) -> Iterator[tuple[str, str | None]]:
+    """The URL of a server and a key for it: the ones given, or, for as long as the context lasts,
+    a server of our own that nobody else has a key for and that keeps no ledger."""
     if url is not None:
-        yield url
+        yield url, api_key
         return
     prepare_logs(logging.ERROR)
-    with background(load_config(path)) as address:
-        yield address
+    key = secrets.token_urlsafe(24)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    config = replace(
+        load_config(path),
+        keys=(KeyConfig(key_sha256=digest, account="local"),),
+        store=StoreConfig(url="sqlite://"),
+    )
+    with background(config) as address:
+        yield address, key
 
 
 @contextlib.contextmanager
@@ -425,7 +437,7 @@ def print_models(config: Config, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.encode(config.models).decode() + "\n")
         return
-    table = Table("model", "aliases", "backend", "serves", box=None, pad_edge=False)
+    rows = []
     for model in config.models:
         kind = str(type(model).__struct_config__.tag)
         source = next(
@@ -436,7 +448,19 @@ def print_models(config: Config, *, as_json: bool) -> None:
             ),
             "",
         )
-        table.add_row(model.id, ", ".join(model.aliases), kind, source)
+        rows.append([model.id, ", ".join(model.aliases), kind, source])
     for fallback in config.fallbacks:
-        table.add_row(fallback.id, "", "fallback", ", ".join(fallback.models))
-    Console().print(table)
+        rows.append([fallback.id, "", "fallback", ", ".join(fallback.models)])
+    print_table(("model", "aliases", "backend", "serves"), rows)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table whose cells are never cut: what is too wide for the terminal wraps."""
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        numeric = bool(rows) and isinstance(rows[0][number], int)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    console = Console()
+    console.print(table) if console.is_terminal else Console(width=200).print(table)
