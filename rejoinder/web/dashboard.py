@@ -229,12 +229,13 @@ class Dashboard:
         their first event."""
         running: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
-        for stats in engines.values():
+        counting = {m: stats for m, stats in engines.items() if stats.running or stats.waiting}
+        for stats in counting.values():
             running.update(stats.running)
             waiting.update(stats.waiting)
         for seen in self._running.values():
             record = seen.record
-            if record.model not in engines:
+            if record.model not in counting:
                 began = record.first_event_seconds is not None
                 (running if began else waiting)[record.tier] += 1
         return running, waiting

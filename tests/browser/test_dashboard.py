@@ -1,6 +1,10 @@
 """The dashboard: what it draws of real requests, and who may see it."""
 
 import hashlib
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rejoinder.testing import TestServer, running_server
@@ -25,10 +29,23 @@ def talk(server: TestServer, text: str, key: str | None = None, **more: object) 
     return wire.request(server.port, "POST", path, body, headers).status
 
 
+def keep_busy(server: TestServer, *, seconds: float) -> None:
+    """Requests of all kinds for a while: what a picture for the documents shows."""
+    until = time.monotonic() + seconds
+    talks = (("haiku", "default"), ("long", "flex"), ("Hello", "priority"), ("break", "default"))
+    with ThreadPoolExecutor(4) as pool:
+        while time.monotonic() < until:
+            for text, tier in random.choices(talks, weights=(6, 1, 3, 0.3), k=4):
+                pool.submit(talk, server, text, service_tier=tier, logprobs=False)
+            time.sleep(random.uniform(0.2, 1.5))
+
+
 def test_what_happened_is_drawn(open_page: OpenPage, server: TestServer) -> None:
     for text in ("Hello", "haiku", "think", "break", "haiku"):
         talk(server, text)
     page = open_page("/dashboard")
+    if os.environ.get("REJOINDER_SCREENSHOTS"):
+        keep_busy(server, seconds=75)
     errors = "document.querySelector('[aria-label^=Errors]').innerText"
     until(page, f"{errors}.includes('EngineFailed')", seconds=20)
     tokens = page.locator("section[aria-label='Tokens per second']")

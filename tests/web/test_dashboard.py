@@ -1,7 +1,10 @@
 """The window of the last fifteen minutes, step by step, without waiting for any."""
 
+import json
 import random
+import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from rejoinder.service.chat import Record
 from rejoinder.service.ledger import UsageRow
 from rejoinder.types import Meter, Usage
 from rejoinder.web.dashboard import MAX_TIMES, STEP_SECONDS, WINDOW_SECONDS, Dashboard, Times
-from rejoinder.web.metrics import EngineStats
+from rejoinder.web.metrics import EngineStats, Metrics
 
 
 class Ledger:
@@ -159,6 +162,7 @@ async def test_engines_and_other_models_are_counted_by_tier(world: World) -> Non
     world.engines["m"] = EngineStats(
         running={"default": 3}, waiting={"flex": 2}, cells_used=10, cells_total=40
     )
+    world.engines["other"] = EngineStats(providers={"x": "closed"})
     world.dashboard.started(record("a", model="m"))
     world.dashboard.started(record("b", model="other", tier="priority"))
     began = record("c", model="other")
@@ -227,3 +231,28 @@ def test_a_sample_of_many_times_is_fair() -> None:
     assert len(times.values) == MAX_TIMES
     mean = sum(times.values) / MAX_TIMES
     assert 0.4 < mean / (100 * MAX_TIMES) < 0.6
+
+
+# ---------------------------------------------------------------- Grafana's
+
+GRAFANA = Path(__file__).parent.parent.parent / "docs" / "grafana.json"
+
+
+def test_the_grafana_dashboard_asks_only_for_metrics_that_exist() -> None:
+    known = {f"{name}{part}" for name in Metrics(dict).families() for part in ("", "_bucket")}
+    dashboard = json.loads(GRAFANA.read_text(encoding="utf-8"))
+    asked = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            asked |= set(re.findall(r"\brejoinder_\w+", target["expr"]))
+            assert target["expr"].count("(") == target["expr"].count(")")
+    assert asked <= known
+    shown = {name.removesuffix("_bucket") for name in asked}
+    assert shown == set(Metrics(dict).families())
+
+
+def test_the_panels_of_the_grafana_dashboard_do_not_overlap() -> None:
+    panels = json.loads(GRAFANA.read_text(encoding="utf-8"))["panels"]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in panels}) == len(panels)

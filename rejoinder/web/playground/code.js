@@ -51,7 +51,7 @@ export function javascriptCode(body, base) {
   const use = body.stream
     ? 'for await (const chunk of answer) {\n  process.stdout.write(chunk.choices[0]?.delta?.content ?? "");\n}\n'
     : "console.log(answer.choices[0].message.content);\n";
-  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${base}", apiKey: process.env.${VARIABLE} ?? "none" });\nconst answer = await client.chat.completions.create(${json});\n${use}`;
+  return `import OpenAI from "openai";\n\nconst client = new OpenAI({\n  baseURL: "${base}",\n  apiKey: process.env.${VARIABLE} ?? "none",\n});\nconst answer = await client.chat.completions.create(${json});\n${use}`;
 }
 
 /** What the model reads: the request as the chat template spells it. */
@@ -81,12 +81,14 @@ export function code(panel, source) {
     const { run } = store.state;
     const { body, prefix } = run ? { body: run.request, prefix: run.path.replace("/chat/completions", "") } : source.draft();
     heading.textContent = run ? "The request of the answer that is inspected." : "The next request.";
+    pre.classList.remove("wrapped");
     const spell = LANGUAGES[language][1];
     if (spell) return void (pre.textContent = spell(body, new URL(prefix, document.baseURI).href));
     const { note, text } = await rendered(body, prefix);
     if (mine !== drawn) return;
     heading.textContent = note;
     pre.textContent = text;
+    pre.classList.add("wrapped");
   };
   bar.addEventListener("click", (event) => {
     const chosen = event.target.closest("[data-language]");
