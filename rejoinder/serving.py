@@ -262,7 +262,8 @@ def announce(
     console.print(f"[bold]Rejoinder {__version__}[/] is ready{workers} after {seconds:.1f} s.")
     console.print(f"  API    {url}/v1 (OpenAI), {url}/v1/openai (DeepInfra)", soft_wrap=True)
     console.print(f"  models {', '.join(names)}", soft_wrap=True)
-    body = f'{{"model": "{names[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    message = '{"role": "user", "content": "Hello!"}'
+    body = f'{{"model": "{names[0]}", "messages": [{message}], "temperature": 0.2}}'
     curl = f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
     console.print(f"  try    {curl}", soft_wrap=True, markup=False)
 

@@ -6,7 +6,7 @@ Reasoning is dimmed, speed is shown after each answer. It must not know: how the
 import http.client
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -116,11 +116,18 @@ def _message_of(response: http.client.HTTPResponse) -> str:
 class TerminalChat:
     """The loop: read a line, ask, print as it comes."""
 
-    def __init__(self, client: ChatClient, *, system: str | None, console: Console) -> None:
+    def __init__(
+        self,
+        client: ChatClient,
+        *,
+        system: str | None,
+        console: Console,
+        parameters: Mapping[str, Any],
+    ) -> None:
         self._client = client
         self._console = console
         self._messages: list[dict[str, str]] = []
-        self._parameters: dict[str, Any] = {}
+        self._parameters: dict[str, Any] = dict(parameters)
         self._set_system(system)
 
     def _set_system(self, system: str | None) -> None:
