@@ -2,7 +2,8 @@
 
     python benchmarks/gateway_upstream.py --port 9101 --chunks 64 [--shape content] [--delay 0]
 
-Every answer is encoded once, at start. `--per-write` events go in one write.
+Every answer is encoded once, at start. `--per-write` events go in one write. A request that does
+not ask for a stream gets one JSON body; a GET is answered like a health check.
 """
 
 import argparse
@@ -77,9 +78,28 @@ def writes_of(frames: list[bytes], per_write: int) -> list[bytes]:
     return [b"%x\r\n%b\r\n" % (len(group), group) for group in groups]
 
 
+def plain(value: object) -> bytes:
+    body = json.dumps(value).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+def unary_of(chunks: int) -> bytes:
+    """The same answer as one JSON body."""
+    message = {"role": "assistant", "content": " token" * chunks}
+    counts = {"prompt_tokens": 11, "completion_tokens": chunks, "total_tokens": 11 + chunks}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    head = {"id": "chatcmpl-fake", "object": "chat.completion", "created": 1_700_000_000}
+    return plain({**head, "model": "fake", "choices": [choice], "usage": counts})
+
+
+HEALTHY = plain({"object": "list", "data": [{"id": "fake", "object": "model"}]})
+
+
 class _Connection(asyncio.Protocol):
-    def __init__(self, writes: list[bytes], delay: float) -> None:
+    def __init__(self, writes: list[bytes], unary: bytes, delay: float) -> None:
         self._writes = writes
+        self._unary = unary
         self._delay = delay
         self._data = b""
         self._task: asyncio.Task[None] | None = None
@@ -105,10 +125,17 @@ class _Connection(asyncio.Protocol):
         head, found, rest = self._data.partition(b"\r\n\r\n")
         if not found:
             return
+        if head.startswith(b"GET"):
+            self._data = rest
+            self._transport.write(HEALTHY)
+            return
         length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
         if len(rest) < length:
             return
         self._data = rest[length:]
+        if b'"stream":true' not in rest.replace(b" ", b""):
+            self._transport.write(self._unary)
+            return
         self._task = asyncio.ensure_future(self._answer())
 
     async def _answer(self) -> None:
@@ -125,7 +152,8 @@ class _Connection(asyncio.Protocol):
 async def serve(port: int, shape: str, chunks: int, per_write: int, delay: float) -> None:
     loop = asyncio.get_running_loop()
     writes = writes_of(stream_of(shape, chunks), per_write)
-    server = await loop.create_server(lambda: _Connection(writes, delay), "127.0.0.1", port)
+    unary = unary_of(chunks)
+    server = await loop.create_server(lambda: _Connection(writes, unary, delay), "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
