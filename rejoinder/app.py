@@ -290,6 +290,8 @@ def _router(
         Endpoint("/moderations", {"POST": moderations.create}),
         Endpoint("/models", {"GET": lists.list}),
         Endpoint("/models/{model:path}", {"GET": lists.retrieve}),
+        Endpoint("/models/{model:path}", {"GET": lists.retrieve_described}, prefixed=False),
+        Endpoint("/embeddings", {"POST": text.embed}),
         *(
             Endpoint(path, {"POST": answer}, prefixed=prefixed)
             for path, answer in (

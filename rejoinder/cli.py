@@ -94,7 +94,7 @@ def chat(
                 if not names:
                     stop(f"{address} lists no model; name one with --model")
                 client.model = names[0]
-            # Small models ramble at the API's own default of 1; `/set temperature 1` brings it back.
+            # Small models ramble at the API's default; `/set temperature 1` brings it back.
             own = {"temperature": 0.3} if url is None else {}
             talk = TerminalChat(client, system=system, console=console, parameters=own)
             if prompt is not None:

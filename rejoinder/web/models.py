@@ -37,6 +37,12 @@ class ModelList:
         info = self._models.resolve(name).info
         await exchange.reply_json(shape_of(exchange)(name, info))
 
+    async def retrieve_described(self, exchange: Exchange) -> None:
+        """DeepInfra's own look-up outside of both prefixes: its clients read `metadata.tags`."""
+        await self._front.require_account(exchange)
+        name = exchange.path_parameters["model"]
+        await exchange.reply_json(describe_deepinfra(name, self._models.resolve(name).info))
+
 
 def shape_of(exchange: Exchange) -> "Callable[[str, ModelInfo], Row]":
     return _SHAPES[exchange.dialect.name]

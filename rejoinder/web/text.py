@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize`, `/apply-template`: what the model really sees.
+"""`/tokenize`, `/detokenize`, `/apply-template`, `/embeddings`: what the model really sees.
 
 It must not know: how a template renders, which engine.
 """
@@ -6,8 +6,8 @@ It must not know: how a template renders, which engine.
 from rejoinder.backends.models import Models
 from rejoinder.backends.token import TokenBackend
 from rejoinder.dialects import RequestPolicy
-from rejoinder.dialects.bodies import decode_detokenize, decode_tokenize
-from rejoinder.errors import InvalidParameter
+from rejoinder.dialects.bodies import decode_detokenize, decode_embeddings, decode_tokenize
+from rejoinder.errors import InvalidParameter, InvalidRequest
 from rejoinder.web.middleware import Exchange, Front
 from rejoinder.web.requests import read_body
 
@@ -51,6 +51,16 @@ class TextRoutes:
         request = exchange.dialect.decode_request(raw, self._policy).chat
         rendered = await self._backend(request.model).render(request)
         await exchange.reply_json({"prompt": rendered.text, "tokens": list(rendered.token_ids)})
+
+    async def embed(self, exchange: Exchange) -> None:
+        """No backend here has embeddings: an honest refusal of a well-formed request."""
+        body = decode_embeddings(await self._body(exchange), exchange.dialect.name)
+        self._models.resolve(body.model)
+        raise InvalidRequest(
+            f"The model '{body.model[:100]}' has no embeddings; it is served for chat only.",
+            param="model",
+            code="unsupported_value",
+        )
 
     async def _body(self, exchange: Exchange) -> bytes:
         await self._front.require_account(exchange)

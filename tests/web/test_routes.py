@@ -148,6 +148,8 @@ def test_models(server: TestServer) -> None:
     one = request(server.port, "GET", "/v1/openai/models/m", headers=bearer()).json
     assert "tools" in one["metadata"]["tags"]
     assert one["metadata"]["pricing"]["input_tokens"] == 1.0
+    bare = request(server.port, "GET", "/models/m", headers=bearer()).json
+    assert bare["metadata"]["tags"] == one["metadata"]["tags"]
     missing = request(server.port, "GET", "/v1/models/org/none", headers=bearer())
     assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")
 
@@ -171,6 +173,12 @@ def test_tokenize_and_back(server: TestServer) -> None:
     assert (bad.status, bad.json["error"]["param"]) == (400, "prompt")
     none = request(server.port, "POST", "/detokenize", {"tokens": [10**9]}, bearer())
     assert none.status == 400
+
+
+def test_embeddings_are_refused_by_name(server: TestServer) -> None:
+    for body, param in (({"model": "m", "input": "a"}, "model"), ({"model": "m"}, "input")):
+        answer = request(server.port, "POST", "/v1/embeddings", body, bearer())
+        assert (answer.status, answer.json["error"]["param"]) == (400, param)
 
 
 def test_apply_template(server: TestServer) -> None:

@@ -59,12 +59,11 @@ export class Chart {
     const grid = [0, 0.5, 1].map((share) => svg("line.grid", { x1: 0, x2: WIDTH, y1: y(top * share), y2: y(top * share) }));
     const paths = drawn.map((series, place) => {
       const colour = this.#colour(names[place], place);
-      if (this.options.kind === "stack") return svg(`path.area.${colour}`, { d: `M${this.x(0)},${HEIGHT}L${series.map((value, at) => `${this.x(at).toFixed(1)},${y(value).toFixed(1)}`).join("L")}L${WIDTH},${HEIGHT}Z` });
+      if (this.options.kind === "stack") return svg(`path.area.${colour}`, { d: band(series, drawn[place - 1] ?? series.map(() => 0), this.x, y) });
       return svg(`path.${colour}`, { d: line(series, this.x, y), "fill-opacity": 0 });
     });
-    // The highest area is drawn first, so that the lower ones stay in sight.
     this.cursor = svg("line.hover", { x1: 0, x2: 0, y1: 0, y2: HEIGHT, visibility: "hidden" });
-    this.picture.replaceChildren(...grid, ...(this.options.kind === "stack" ? paths.reverse() : paths), this.cursor);
+    this.picture.replaceChildren(...grid, ...paths, this.cursor);
     this.picture.setAttribute("aria-label", `${this.options.title}: now ${this.now.textContent}, scale to ${this.top.textContent}.`);
     this.#drawKeys(-1);
   }
@@ -106,6 +105,12 @@ function stacked(names, values) {
     sums.push(values[name].map((value, place) => (value ?? 0) + (below ? below[place] : 0)));
   }
   return sums;
+}
+
+/** The area between a series and the one below it. */
+function band(upper, lower, x, y) {
+  const points = (series) => series.map((value, place) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`);
+  return `M${[...points(upper), ...points(lower).reverse()].join("L")}Z`;
 }
 
 /** A path with a gap of its own length where nothing was measured; lone points stay visible. */

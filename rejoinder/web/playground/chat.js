@@ -11,6 +11,7 @@ import { store } from "./store.js";
  * @typedef {object} Actions
  * @property {() => void} goOn sends the conversation as it is
  * @property {(run: import("./run.js").Run, choice: number) => void} inspect
+ * @property {(run: import("./run.js").Run, choice: number) => void} look inspects it where only one part of the page is shown
  * @property {(param: string) => void} showParameter
  * @property {() => void} askForKey
  * @property {(text: string) => void} draft puts a text into the composer
@@ -220,7 +221,7 @@ function footOf(turn, actions) {
     store.set({ turns: turns.slice(0, turns.indexOf(turn)) });
     actions.goOn();
   });
-  const look = el("button.quiet.small", { type: "button", on: { click: () => actions.inspect(run, turn.chosen) } }, "Inspect");
+  const look = el("button.quiet.small", { type: "button", on: { click: () => actions.look(run, turn.chosen) } }, "Inspect");
   const copy = copyButton(() => run.choices[turn.chosen]?.content ?? "");
   const facts = run.state === "failed" ? [] : summaryOf(turn).map((text) => el("span.fact", {}, text));
   const card = run.error ? [errorCard(run, actions)] : [];

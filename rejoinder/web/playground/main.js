@@ -179,9 +179,16 @@ function main() {
   tabs(lists[0]);
   tabs(lists[1]);
   settings(byId("panel-parameters"));
+  const inspect = (run, choice) => {
+    if (run !== store.state.run || choice !== store.state.choice) store.set({ run, choice });
+  };
   const actions = {
     goOn,
-    inspect: (run, choice) => (run === store.state.run && choice === store.state.choice ? undefined : store.set({ run, choice })),
+    inspect,
+    look: (run, choice) => {
+      inspect(run, choice);
+      view("inspect");
+    },
     showParameter: (param) => {
       view("settings");
       findControl(param);
