@@ -77,8 +77,8 @@ class Step:
         self.errors: Counter[str] = Counter()
         self.repairs: Mapping[str, int] = {}
         self.violations: Mapping[str, int] = {}
-        self.running: Mapping[str, int] = {}
-        self.waiting: Mapping[str, int] = {}
+        self.running: Mapping[str, float] = {}
+        self.waiting: Mapping[str, float] = {}
         self.cells: Mapping[str, tuple[int, int]] = {}
         self.hit_tokens = 0
         self.prefill_tokens = 0
@@ -224,14 +224,14 @@ class Dashboard:
 
     def _sequences(
         self, engines: Mapping[str, EngineStats]
-    ) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    ) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """By tier: what engines say of themselves; of other models, requests before and after
         their first event."""
         running: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
         counting = {m: stats for m, stats in engines.items() if stats.running or stats.waiting}
-        for stats in counting.values():
-            running.update(stats.running)
+        for model, stats in counting.items():
+            running.update(self._by_tier(model, stats))
             waiting.update(stats.waiting)
         for seen in self._running.values():
             record = seen.record
@@ -239,6 +239,20 @@ class Dashboard:
                 began = record.first_event_seconds is not None
                 (running if began else waiting)[record.tier] += 1
         return running, waiting
+
+    def _by_tier(self, model: str, stats: EngineStats) -> Mapping[str, float]:
+        """An engine that only says how many sequences run: shared out over the tiers of the
+        requests that it has and that do not wait."""
+        if set(stats.running) != {"all"}:
+            return stats.running
+        records = (seen.record for seen in self._running.values())
+        tiers = Counter[str](record.tier for record in records if record.model == model)
+        tiers.subtract(stats.waiting)
+        tiers = +tiers
+        number, total = stats.running["all"], tiers.total()
+        if not total:
+            return {"default": number} if number else {}
+        return {tier: number * count / total for tier, count in tiers.items()}
 
     def _prefix_cache(self, engines: Mapping[str, EngineStats]) -> tuple[int, int]:
         hits = prefills = 0
@@ -314,7 +328,7 @@ class DashboardData:
         await exchange.reply_json(await self._dashboard.snapshot())
 
 
-def _series(steps: Sequence[Mapping[str, int]]) -> Series:
+def _series(steps: Sequence[Mapping[str, float]]) -> Series:
     names = sorted({name for step in steps for name in step})
     return {name: [float(step.get(name, 0)) for step in steps] for name in names}
 

@@ -477,6 +477,8 @@ def test_on_a_phone(open_page: OpenPage) -> None:
     ask(page, "Write a haiku about rain.")
     answered(page)
     shot(page, "phone")
+    page.click(".turn.assistant button:has-text('Inspect')")
+    assert page.is_visible(".pane.inspect") and not page.is_visible(".pane.chat")
     for view in ("settings", "chat", "inspect"):
         page.click(f".views [data-view={view}]")
         assert page.is_visible(f".pane.{view}")

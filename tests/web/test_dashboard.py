@@ -176,6 +176,20 @@ async def test_engines_and_other_models_are_counted_by_tier(world: World) -> Non
     assert shown.cells_total == {"m": 40}
 
 
+async def test_an_engine_without_tiers_is_shared_out_by_those_of_its_requests(
+    world: World,
+) -> None:
+    for name, tier in (("a", "default"), ("b", "default"), ("c", "flex"), ("d", "flex")):
+        world.dashboard.started(record(name, tier=tier))
+    world.engines["m"] = EngineStats(running={"all": 6}, waiting={"flex": 1})
+    world.step()
+    world.engines["m"] = EngineStats(running={"all": 0}, waiting={})
+    world.step()
+    shown = await world.dashboard.snapshot()
+    assert shown.running == {"default": [4.0, 0.0], "flex": [2.0, 0.0]}
+    assert shown.waiting == {"flex": [1.0, 0.0]}
+
+
 async def test_the_share_of_cached_prompt_tokens_is_of_each_step(world: World) -> None:
     def engine(hits: int, prefills: int) -> EngineStats:
         return EngineStats(

@@ -14,11 +14,12 @@ const sumNow = (format, unit = "") => (names, values) => format(names.reduce((su
 const sumAll = (names, values) => whole(names.reduce((sum, name) => sum + values[name].reduce((total, value) => total + value, 0), 0));
 const ofSeries = (name, format) => (names, values) => (values[name] ? format(last(values[name])) : "–");
 
-const TIERS = { default: 0, all: 0, flex: 3, priority: 2 };
+const KINDS = { prompt: 0, cached: 3, completion: 2, reasoning: 4 };
+const TIERS = { default: 0, flex: 3, priority: 2 };
 const ENDINGS = { ok: 5, error: 7, cancelled: 6 };
 
 const CHARTS = [
-  [new Chart({ title: "Tokens per second", kind: "stack", format: number, nothing: "No tokens in this window.", now: sumNow(number) }), (data) => data.tokens_per_second],
+  [new Chart({ title: "Tokens per second", colours: KINDS, kind: "stack", format: number, nothing: "No tokens in this window.", now: sumNow(number) }), (data) => data.tokens_per_second],
   [new Chart({ title: "Time to first token", kind: "lines", format: duration, nothing: "No answer began in this window.", now: ofSeries("p50", duration) }), (data) => data.first_token_ms],
   [new Chart({ title: "Time per output token", kind: "lines", format: duration, nothing: "No answer of two tokens in this window.", now: ofSeries("p50", duration) }), (data) => data.per_token_ms],
   [new Chart({ title: "Running sequences, by tier", colours: TIERS, kind: "stack", format: whole, least: 4, nothing: "Nothing ran.", now: sumNow(whole) }), (data) => data.running],
