@@ -153,14 +153,14 @@ def _tool_call(profile: Profile) -> Shape:
     def call(kind: str, body: Shape) -> Shape:
         return fields(
             lambda **found: ToolCall(id=found["id"], **found[kind]),
-            {"id": nonempty, "type": anything, kind: body},
+            {"id": nonempty, "type": anything, "index": anything, kind: body},
             required=("id", kind),
             lenient=profile.lenient,
         )
 
     function_body = fields(
         function,
-        {"name": nonempty, "arguments": text},
+        {"name": nonempty, "arguments": text, "parsed_arguments": anything},
         required=("name", "arguments"),
         lenient=profile.lenient,
     )
@@ -207,11 +207,14 @@ def _assistant(profile: Profile) -> Shape:
         "name": (name, name),
         "refusal": (nullable(text), None),
         "reasoning_content": (shows_reasoning, nullable(text)),
-        "tool_calls": (calls, nullable(calls)),
+        "tool_calls": (nullable(calls),) * 2,
         "function_call": (nullable(legacy), None),
         "audio": (nullable(refused(audio, lambda: unsupported_parameter(NO_AUDIO))), None),
         # What our own answers carry, and clients send back as it is.
         "annotations": (nullable(unused(array(anything))), None),
+        # What OpenAI's own SDKs add to a parsed answer, and send back: this, null calls, and
+        # `index` and `parsed_arguments` in calls.
+        "parsed": (anything, None),
         "cache_control": (None, nullable(cache_control)),
     }
 

@@ -114,6 +114,8 @@ LEGAL: list[tuple[str, dict[str, Any], Message]] = [
         UserMessage((TextPart("a", cache_breakpoint=True),)),
     ),
     ("OD", {"role": "assistant", "content": "a"}, AssistantMessage("a")),
+    ("OD", {"role": "assistant", "content": "a", "tool_calls": None}, AssistantMessage("a")),
+    ("O", {"role": "assistant", "content": "a", "parsed": {"b": 1}}, AssistantMessage("a")),
     ("D", {"role": "assistant"}, AssistantMessage()),
     ("D", {"role": "assistant", "content": None, "tool_calls": None}, AssistantMessage()),
     ("D", {"role": "assistant", "content": "b", "tool_calls": []}, AssistantMessage("b")),
@@ -248,9 +250,9 @@ ILLEGAL: list[tuple[str, dict[str, Any], str | None, str]] = [
     ),
     (
         "openai",
-        {"role": "assistant", "tool_calls": [{**CALL, "index": 0}]},
+        {"role": "assistant", "tool_calls": [{**CALL, "position": 0}]},
         UNKNOWN,
-        "messages[1].tool_calls[0].index",
+        "messages[1].tool_calls[0].position",
     ),
     (
         "openai",
@@ -311,6 +313,15 @@ def test_a_whole_tool_round() -> None:
             AssistantMessage(tool_calls=(DECODED_CALL,)),
             ToolMessage("12:00", "c1"),
         )
+
+
+@pytest.mark.parametrize("parsed", [None, {"zone": "UTC"}])
+def test_what_sdks_add_to_a_call_may_come_back(parsed: Any) -> None:
+    call = {**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": parsed}}
+    calling = {**CALLING, "tool_calls": [call]}
+    for dialect in ("openai", "deepinfra"):
+        messages = decode(dialect, body(USER, calling, ANSWER)).chat.messages
+        assert messages[1] == AssistantMessage(tool_calls=(DECODED_CALL,))
 
 
 def test_custom_calls_are_history_in_openai_only() -> None:
