@@ -201,6 +201,28 @@ test("parse", async () => {
   );
 });
 
+test("answers are sent back as the SDK made them", async (t) => {
+  const ways = {
+    create: (body) => client.chat.completions.create(body),
+    parse: (body) => client.chat.completions.parse(body),
+    stream: (body) => client.chat.completions.stream(body).finalChatCompletion(),
+  };
+  for (const name of ["plain", "one call", "text and two calls", "refusal", "a schema"]) {
+    for (const [way, ask] of Object.entries(ways)) {
+      await t.test(`${name}, ${way}`, async () => {
+        const body = { model: "m", ...BODIES[name] };
+        const { message } = (await ask(body)).choices[0];
+        const results = (message.tool_calls ?? []).map(({ id }) => ({
+          role: "tool", tool_call_id: id, content: "12 degrees",
+        }));
+        const messages = [...body.messages, message, ...results, ...say("Ada is my name")];
+        const again = await client.chat.completions.create({ ...body, messages });
+        assert.equal(again.choices[0].finish_reason, "stop");
+      });
+    }
+  }
+});
+
 test("errors are typed", async () => {
   const wrong = new OpenAI({ baseURL: `${url}/v1`, apiKey: "wrong", maxRetries: 0 });
   const create = (body, by = client) =>
