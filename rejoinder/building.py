@@ -232,8 +232,13 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
     from rejoinder.engines.http import Timeouts
     from rejoinder.engines.sglang import SglangEngine
     from rejoinder.engines.vllm import VllmEngine
-    from rejoinder.text.tokenizer import HfTokenizer
 
+    try:
+        from rejoinder.text.tokenizer import HfTokenizer
+    except ImportError:
+        raise CannotBuild(
+            f"model '{config.id}': fleets need the package tokenizers; install rejoinder[hf]"
+        ) from None
     if not config.tokenizer:
         raise CannotBuild(
             f"model '{config.id}': the key 'tokenizer' is missing: a folder with the model's "
