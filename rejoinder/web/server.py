@@ -39,7 +39,57 @@ class ChatProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.scope["http_version"] == "1.0":
             cycle.send = _CloseDelimited(cycle)  # type: ignore[method-assign]
+        else:
+            cycle.send = _HeadWithBody(cycle)  # type: ignore[method-assign]
         super()._start_asgi_task(cycle, app)
+
+
+class _HeadWithBody:
+    """ASGI send that lets the head leave with the first bytes of the body: one write, not two.
+
+    It stands in for the transport while the cycle writes either, and then steps aside.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._plain = type(cycle).send
+        self._transport = cycle.transport
+        self._head = b""
+        self._is_head = False
+        self._is_over = False
+
+    async def __call__(self, message: Any) -> None:
+        cycle = self._cycle
+        if self._is_over:
+            await self._plain(cycle, message)
+            return
+        self._is_head = message["type"] == "http.response.start"
+        cycle.transport = self  # type: ignore[assignment]
+        try:
+            await self._plain(cycle, message)
+        finally:
+            cycle.transport = self._transport
+        if not self._is_head:
+            self._is_over = True
+            self._flush()
+
+    def write(self, data: bytes) -> None:
+        if self._is_head:
+            self._head = data
+            return
+        head, self._head = self._head, b""
+        self._transport.write(head + data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        if self._head:
+            self.write(b"")
 
 
 class _CloseDelimited:
