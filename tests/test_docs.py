@@ -10,7 +10,7 @@ import typer.main
 from rejoinder import config, errors
 from rejoinder.cli import app
 from rejoinder.web.metrics import Metrics
-from tests import fields_table
+from tests import fields_table, file_tree
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -80,6 +80,10 @@ def test_every_error_class_is_documented() -> None:
 
 def test_the_table_of_fields_is_current() -> None:
     assert fields_table.PATH.read_text(encoding="utf-8") == fields_table.current()
+
+
+def test_the_file_tree_is_current() -> None:
+    assert file_tree.PATH.read_text(encoding="utf-8") == file_tree.current()
 
 
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
