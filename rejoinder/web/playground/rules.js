@@ -23,6 +23,8 @@ const FINISHES = {
   deepinfra: ["stop", "length", "tool_calls", "content_filter", "malformed_function_call"],
 };
 
+const KNOWN_FINISHES = new Set(Object.values(FINISHES).flat());
+
 /** An answer as the rules look at it. */
 class Transcript {
   /** @param {import("./run.js").Run} run */
@@ -75,12 +77,17 @@ class Transcript {
   }
 }
 
-/** Chunks whose member differs from the first one's. */
+/** Chunks whose member differs from the first one's. Null is another rule's. */
 function* differing(seen, name) {
-  const first = seen.chunks.find(({ json }) => name in json)?.json[name];
+  const first = seen.chunks.find(({ json }) => json[name] ?? false)?.json[name];
   for (const { json, at } of seen.chunks) {
-    if (name in json && json[name] !== first) yield [`${name} is ${JSON.stringify(json[name])}, was ${JSON.stringify(first)}`, at];
+    if ((json[name] ?? first) !== first) yield [`${name} is ${JSON.stringify(json[name])}, was ${JSON.stringify(first)}`, at];
   }
+}
+
+/** Texts that should have ended the answer, and are in it. */
+function* stopped({ run, request }) {
+  for (const stop of [request.stop ?? []].flat()) for (const choice of run.choices) if (stop && choice.content.includes(stop)) yield `choice ${choice.index} has ${JSON.stringify(stop)}`;
 }
 
 function* nulls(value, path) {
@@ -99,8 +106,17 @@ function* fragments(seen) {
   }
 }
 
+/** Whether bytes are bytes, and, where they are text, the token's. */
+function spells(bytes, token) {
+  if (bytes.some((byte) => !(Number.isInteger(byte) && byte >= 0 && byte < 256))) return false;
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes)) === token;
+  } catch {
+    return true;
+  }
+}
+
 const named = (fragment) => fragment.function ?? fragment.custom ?? {};
-const counters = (usage) => ["prompt_tokens", "completion_tokens", "total_tokens"].map((name) => usage?.[name] ?? 0);
 
 /** @type {Rule[]} */
 export const RULES = [
@@ -142,7 +158,7 @@ export const RULES = [
   { id: "R71", title: "A known finish reason", *check(seen) {
     for (const { choice, at } of seen.parts) {
       const reason = choice.finish_reason;
-      if (reason !== undefined && reason !== null && !FINISHES[seen.dialect].includes(reason)) yield [`finish_reason ${JSON.stringify(reason)}`, at];
+      if (reason !== undefined && reason !== null && !KNOWN_FINISHES.has(reason)) yield [`finish_reason ${JSON.stringify(reason)}`, at];
     }
   } },
   { id: "R72", title: "created is in seconds", *check({ chunks }) {
@@ -154,6 +170,7 @@ export const RULES = [
       if (choice.finish === "tool_calls" && !choice.calls.length) yield `choice ${choice.index} ended with tool_calls and has none`;
     }
   } },
+  { id: "R79", title: "No stop sequence in the text", form: "body", check: stopped },
   { id: "R87", title: "A unique id", *check({ chunks }) {
     for (const { json, at } of chunks.slice(0, 1)) if ("id" in json && (typeof json.id !== "string" || !json.id)) yield ["id is empty", at];
   } },
@@ -172,8 +189,11 @@ export const RULES = [
   { id: "R95", title: "One id", only: "openai", form: "stream", check: (seen) => differing(seen, "id") },
   { id: "R96", title: "One created", only: "openai", form: "stream", check: (seen) => differing(seen, "created") },
   { id: "R97", title: "One id and created", only: "deepinfra", form: "stream", *check(seen) {
-    yield* differing(seen, "id");
-    yield* differing(seen, "created");
+    for (const name of ["id", "created"]) {
+      yield* differing(seen, name);
+      const without = seen.chunks.find(({ json }) => !(name in json));
+      if (without && seen.chunks.some(({ json }) => name in json)) yield [`${name} is missing here and not elsewhere`, without.at];
+    }
   } },
   { id: "R98", title: "One model", form: "stream", check: (seen) => differing(seen, "model") },
   { id: "R99", title: "One fingerprint and tier", only: "openai", severity: "warning", form: "stream", *check(seen) {
@@ -215,7 +235,8 @@ export const RULES = [
   { id: "R108", title: "Nothing after the finish", form: "stream", *check({ byIndex }) {
     for (const [index, parts] of byIndex) {
       const finish = parts.findIndex(({ choice }) => choice.finish_reason);
-      if (finish >= 0 && finish < parts.length - 1) yield [`choice ${index} goes on`, parts[finish + 1].at];
+      const after = parts.find(({ choice }, place) => finish >= 0 && place > finish && !choice.finish_reason);
+      if (after) yield [`choice ${index} goes on`, after.at];
     }
   } },
   { id: "R109", title: "The finish chunk has an empty delta", only: "openai", severity: "warning", form: "stream", *check({ parts }) {
@@ -241,9 +262,7 @@ export const RULES = [
     const found = parts.find(({ choice }) => choice.delta && "reasoning_content" in choice.delta);
     if (found) yield ["a delta has reasoning_content", found.at];
   } },
-  { id: "R115", title: "No stop sequence in the text", *check({ run, request }) {
-    for (const stop of [request.stop ?? []].flat()) for (const choice of run.choices) if (stop && choice.content.includes(stop)) yield `choice ${choice.index} has ${JSON.stringify(stop)}`;
-  } },
+  { id: "R115", title: "No stop sequence in a stream", form: "stream", check: stopped },
   { id: "R116", title: "Fragments are whole characters", form: "stream", *check({ parts }) {
     for (const { choice, at } of parts) if (/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(choice.delta?.content ?? "")) yield ["half a character", at];
   } },
@@ -279,7 +298,7 @@ export const RULES = [
   } },
   { id: "R130", title: "Usage once", only: "deepinfra", form: "stream", whole: true, *check({ chunks, asksUsage, request }) {
     const number = chunks.filter(({ json }) => json.usage).length;
-    if (asksUsage && !request.stream_options?.continuous_usage_stats && number !== 1) yield `${number} chunks have usage`;
+    if (asksUsage && !request.stream_options?.continuous_usage_stats && number > 1) yield `${number} chunks have usage`;
   } },
   { id: "R132", title: "Tool deltas have an index", form: "stream", *check(seen) {
     for (const { index, at } of fragments(seen)) if (!Number.isInteger(index)) yield [`index is ${JSON.stringify(index)}`, at];
@@ -331,6 +350,12 @@ export const RULES = [
       }
     }
   } },
+  { id: "R147", title: "The other dialect's finish reason", *check(seen) {
+    for (const { choice, at } of seen.parts) {
+      const reason = choice.finish_reason;
+      if (KNOWN_FINISHES.has(reason) && !FINISHES[seen.dialect].includes(reason)) yield [`finish_reason ${reason}`, at];
+    }
+  } },
   { id: "R151", title: "logprobs only when asked", only: "openai", *check({ parts, request }) {
     const found = parts.find(({ choice }) => choice.logprobs);
     if (!request.logprobs && found) yield ["logprobs were not asked for", found.at];
@@ -352,12 +377,14 @@ export const RULES = [
     }
   } },
   { id: "R162", title: "bytes are the token's", *check(seen) {
-    for (const [entry, at] of seen.entries) if (entry.bytes?.some((byte) => !(Number.isInteger(byte) && byte >= 0 && byte < 256))) yield [JSON.stringify(entry.token), at];
+    for (const [entry, at] of seen.entries) {
+      for (const { token, bytes } of [entry, ...(entry.top_logprobs ?? [])]) if (bytes && !spells(bytes, token)) yield [`${JSON.stringify(token)}: ${bytes.join(" ")}`, at];
+    }
   } },
   { id: "R171", title: "total = prompt + completion", *check({ chunks }) {
     for (const { json, at } of chunks) {
-      const [prompt, completion, total] = counters(json.usage);
-      if (json.usage && prompt + completion !== total) yield [`${prompt} + ${completion} is not ${total}`, at];
+      const [prompt, completion, total] = ["prompt_tokens", "completion_tokens", "total_tokens"].map((name) => json.usage?.[name]);
+      if (Number.isInteger(prompt + completion + total) && prompt + completion !== total) yield [`${prompt} + ${completion} is not ${total}`, at];
     }
   } },
   { id: "R172", title: "Counters are whole and not negative", *check({ run }) {
@@ -365,13 +392,23 @@ export const RULES = [
     const values = [usage, usage.prompt_tokens_details ?? {}, usage.completion_tokens_details ?? {}].flatMap(Object.entries);
     for (const [name, value] of values) if (typeof value !== "object" && !(Number.isInteger(value) && value >= 0)) yield `${name} is ${value}`;
   } },
+  { id: "R175", title: "Cached tokens are prompt tokens", *check({ run }) {
+    const cached = run.usage?.prompt_tokens_details?.cached_tokens ?? 0;
+    if (cached > (run.usage?.prompt_tokens ?? 0)) yield `${cached} cached of ${run.usage.prompt_tokens}`;
+  } },
   { id: "R176", title: "Read or written", *check({ run }) {
     const { cached_tokens: cached = 0, cache_write_tokens: written = 0 } = run.usage?.prompt_tokens_details ?? {};
-    if (run.usage && cached + written > (run.usage.prompt_tokens ?? 0)) yield `${cached} cached and ${written} written of ${run.usage.prompt_tokens}`;
+    const prompt = run.usage?.prompt_tokens ?? 0;
+    if (cached <= prompt && cached + written > prompt) yield `${cached} cached and ${written} written of ${run.usage.prompt_tokens}`;
+  } },
+  { id: "R177", title: "Reasoning is part of the completion", only: "openai", *check({ run }) {
+    const reasoning = run.usage?.completion_tokens_details?.reasoning_tokens ?? 0;
+    if (reasoning > (run.usage?.completion_tokens ?? 0)) yield `${reasoning} of ${run.usage.completion_tokens}`;
   } },
   { id: "R178", title: "The parts of the completion", only: "openai", *check({ run }) {
     const { reasoning_tokens: a = 0, accepted_prediction_tokens: b = 0, rejected_prediction_tokens: c = 0 } = run.usage?.completion_tokens_details ?? {};
-    if (run.usage && a + b + c > run.usage.completion_tokens) yield `${a} + ${b} + ${c} of ${run.usage.completion_tokens}`;
+    const all = run.usage?.completion_tokens ?? 0;
+    if (a <= all && a + b + c > all) yield `${a} + ${b} + ${c} of ${run.usage.completion_tokens}`;
   } },
   { id: "R209", title: "x-request-id", only: "openai", *check({ run }) {
     if (!run.requestId) yield "the header is missing";
@@ -385,6 +422,8 @@ export function rulesFor(run) {
   if (run.status !== 200) return [];
   const form = run.stream ? "stream" : "body";
   const whole = run.state === "complete";
+  const isEvents = (run.headers["content-type"] ?? "").startsWith("text/event-stream");
+  if (run.stream && !isEvents) return RULES.filter((rule) => rule.id === "R1");
   return RULES.filter((rule) => (!rule.only || rule.only === run.dialect) && (!rule.form || rule.form === form) && (!rule.whole || whole));
 }
 
