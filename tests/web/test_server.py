@@ -1,0 +1,74 @@
+"""The writes of one answer, as the transport sees them."""
+
+from typing import Any
+
+from rejoinder.web.server import _HeadWithBody
+
+START = {"type": "http.response.start"}
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+class Cycle:
+    """What uvicorn's cycle does with its transport."""
+
+    def __init__(self, transport: Any, method: str = "GET", *, keep_alive: bool = True) -> None:
+        self.transport = transport
+        self._method = method
+        self._keep_alive = keep_alive
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.transport.write(b"head ")
+            return
+        if self._method != "HEAD":
+            self.transport.write(message["body"])
+        if not message.get("more_body") and not self._keep_alive:
+            self.transport.close()
+
+
+async def writes_of(cycle: Cycle, wire: Wire, *bodies: bytes) -> list[bytes]:
+    send = _HeadWithBody(cycle)  # type: ignore[arg-type]
+    await send(START)
+    for number, body in enumerate(bodies, 1):
+        more = number < len(bodies)
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+    assert cycle.transport is wire, "the cycle has its transport back"
+    return wire.writes
+
+
+async def test_the_head_leaves_with_the_body() -> None:
+    wire = Wire()
+    assert await writes_of(Cycle(wire), wire, b"body") == [b"head body"]
+
+
+async def test_each_later_piece_is_a_write_of_its_own() -> None:
+    wire = Wire()
+    assert await writes_of(Cycle(wire), wire, b"a", b"b", b"c") == [b"head a", b"b", b"c"]
+
+
+async def test_an_answer_without_a_body_has_a_head() -> None:
+    wire = Wire()
+    assert await writes_of(Cycle(wire, "HEAD"), wire, b"") == [b"head "]
+
+
+async def test_what_closes_has_said_everything() -> None:
+    for method, expected in (("GET", [b"head body"]), ("HEAD", [b"head "])):
+        wire = Wire()
+        cycle = Cycle(wire, method, keep_alive=False)
+        assert await writes_of(cycle, wire, b"body") == expected
+        assert wire.closed
