@@ -22,6 +22,12 @@ account = "team-a"
 """
 
 
+BOXES = """[...document.querySelectorAll('.chart path')].map((one) => {
+  const { x, y, width, height } = one.getBBox();
+  return { x, y, width, height };
+})"""
+
+
 def talk(server: TestServer, text: str, key: str | None = None, **more: object) -> int:
     body = {"model": "scripted", "messages": [{"role": "user", "content": text}], **more}
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -54,6 +60,9 @@ def test_what_happened_is_drawn(open_page: OpenPage, server: TestServer) -> None
     requests = page.locator("section[aria-label^='Requests']").inner_text()
     assert "ok" in requests and "error" in requests
     assert "local" in page.inner_text("section[aria-label='Cost by account']")
+    for box in page.evaluate(BOXES):
+        assert box["y"] >= -1 and box["y"] + box["height"] <= 131
+        assert box["x"] >= -1 and box["x"] + box["width"] <= 601
     shot(page, "dashboard")
 
 

@@ -484,6 +484,7 @@ def test_on_a_phone(open_page: OpenPage) -> None:
         assert page.is_visible(f".pane.{view}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], view
+        assert page.locator(f".pane.{view}").bounding_box()["width"] == PHONE["width"]
     page.locator(".tokens [role=option]").nth(2).click()
     assert "token 3 of 17" in page.inner_text(".token-detail")
 
@@ -521,22 +522,38 @@ LONG_FRAMES = """() => {
 }"""
 
 
+MAX_TASK_MS = 50
+MAX_PAINT_MS = 300
+TRIES = 4
+"""Other processes stretch tasks too: the best of a few tries is the page's own."""
+
+
 def test_two_thousand_tokens_without_a_long_task(open_page: OpenPage) -> None:
     page = open_page()
-    page.evaluate(LONG_FRAMES)
-    ask(page, "long")
-    answered(page)
-    until(page, "document.querySelectorAll('.tokens [role=option]').length === 2000")
-    tasks = page.evaluate("window.tasks_")
-    print("long tasks:", [round(one) for one in tasks])
-    frames = sorted(page.evaluate("window.frames_"))
-    print("frames:", len(frames), "longest:", [round(one) for one in frames[-5:]])
-    assert max(tasks, default=0) < 150
+    longest = []
+    for _ in range(TRIES):
+        page.reload()
+        page.wait_for_selector("#p-model option", state="attached")
+        page.evaluate(LONG_FRAMES)
+        ask(page, "long")
+        answered(page)
+        until(page, "document.querySelectorAll('.tokens [role=option]').length === 2000")
+        frames = page.evaluate("window.frames_")
+        assert len(frames) > 10
+        longest.append(max([0, *page.evaluate("window.tasks_")]))
+        if longest[-1] < MAX_TASK_MS:
+            break
+    assert min(longest) < MAX_TASK_MS, longest
 
 
 def test_first_paint(open_page: OpenPage) -> None:
     page = open_page()
-    until(page, "performance.getEntriesByName('first-contentful-paint').length")
-    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    print("first contentful paint:", round(paint), "ms")
-    assert paint < 1500
+    paints = []
+    for _ in range(TRIES):
+        page.reload()
+        until(page, "performance.getEntriesByName('first-contentful-paint').length > 0")
+        entry = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        paints.append(page.evaluate(entry))
+        if paints[-1] < MAX_PAINT_MS:
+            break
+    assert min(paints) < MAX_PAINT_MS, paints

@@ -151,7 +151,7 @@ async def test_percentiles_are_over_the_last_minute(world: World) -> None:
     assert first.p99[2] == 1000
     assert shown.per_token_ms.p50[0] == pytest.approx(100)
     assert shown.per_token_ms.p50[2] is None
-    for _ in range(12):
+    for _ in range(11):
         world.step()
     world.dashboard.ended(record("later", first_event_seconds=7.0, total_seconds=7.0))
     world.step()
