@@ -139,19 +139,29 @@ def seen(answer: wire.Answer) -> list[Any]:
         chunk |= {"id": "", "created": 0}
         if chunk.get("usage"):
             chunk["usage"]["prompt_tokens_details"]["cached_tokens"] = 0
-        text, before = text_in(chunk), text_in(folded[-1]) if folded else None
-        if text and before:
-            folded[-1]["choices"][0]["delta"]["content"] = before + text
+        piece = piece_of(chunk)
+        if piece and folded and folded[-1][:-1] == piece[:-1]:
+            folded[-1] = (*piece[:-1], folded[-1][-1] + piece[-1])
         else:
-            folded.append(chunk)
+            folded.append(piece or ("chunk", chunk))
     return [*folded, answer.payloads[-1]]
 
 
-def text_in(chunk: Any) -> str | None:
-    """The text of a chunk that has nothing else."""
+def piece_of(chunk: Any) -> tuple[Any, ...] | None:
+    """What a chunk that has nothing but some text adds to; the text is last."""
     match chunk.get("choices"):
         case [{"delta": {"content": str(text), **rest}, "finish_reason": None}] if not rest:
-            return text
+            return ("content", text)
+        case [
+            {
+                "delta": {
+                    "tool_calls": [
+                        {"index": index, "function": {"arguments": str(text), **more}, **rest}
+                    ]
+                }
+            }
+        ] if not (rest or more):
+            return ("arguments", index, text)
         case _:
             return None
 
@@ -260,7 +270,7 @@ def without_call_ids(value: Any) -> Any:
         case dict():
             drop = "id" if "function" in value else ""
             return {k: without_call_ids(v) for k, v in value.items() if k != drop}
-        case list():
+        case list() | tuple():
             return [without_call_ids(one) for one in value]
         case _:
             return value
