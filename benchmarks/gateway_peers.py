@@ -6,7 +6,8 @@
 Prints for each: CPU µs of the gateway's processes a chunk, CPU ms a unary request, the time to the
 first byte of a stream (p50, p99). `direct` is no gateway: what client and provider need alone.
 `--install` fetches the peers from PyPI into a temporary folder (about a minute, 900 MB); nginx
-is used where it is installed. Run it on an idle machine: on two cores client, gateway and provider share them.
+is used where it is installed. Run it on an idle machine: client, gateway and provider share its
+cores.
 """
 
 import argparse
