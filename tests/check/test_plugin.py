@@ -9,7 +9,7 @@ from tests.check.ideal import KEY, MODEL, Ideal, serve
 
 pytest_plugins = ["pytester"]
 
-ARGS = ("-p", "rejoinder.check.pytest", "-p", "no:cacheprovider", "-p", "no:asyncio")
+ARGS = ("-p", "no:cacheprovider", "-p", "no:asyncio")
 
 
 @pytest.fixture(scope="module")
