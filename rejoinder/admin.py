@@ -52,6 +52,11 @@ def create_key(config: Config, new: NewKey) -> None:
     console = Console(stderr=True)
     console.print(f"A key for the account [bold]{new.account}[/]. It is shown only this once:")
     sys.stdout.write(key + "\n")
+    console.print(
+        "From now on every request to a server with this database needs a key: "
+        "'Authorization: Bearer KEY', or --api-key and REJOINDER_API_KEY for our commands.",
+        highlight=False,
+    )
 
 
 def revoke_key(config: Config, key_id: str) -> None:

@@ -39,7 +39,9 @@ def stop(message: str) -> NoReturn:
 def serve(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="The port; 0 picks a free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")
+    ] = None,
     allow_open: Annotated[
         bool,
         typer.Option(
@@ -174,7 +176,7 @@ def record(
     url: Annotated[str, typer.Argument(help="The server whose exchanges are recorded.")],
     output: Annotated[str, typer.Option("--output", "-o", help="The tape to add to.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
 ) -> None:
     """Stand before a server and record exchanges with their timing; secrets are redacted."""
     from rejoinder.check.main import RecordOptions, main_record
@@ -187,7 +189,7 @@ def record(
 def replay(
     file: Annotated[str, typer.Argument(help="A tape of `rejoinder record`.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
     speed: Annotated[float, typer.Option(help="2: twice as fast; 0: without delays.")] = 1.0,
 ) -> None:
     """Play a tape back to clients, byte for byte and at its own pace."""

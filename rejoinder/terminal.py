@@ -106,6 +106,8 @@ class ChatClient:
 
 def _message_of(response: http.client.HTTPResponse) -> str:
     raw = response.read(100_000)
+    if response.status == 401:
+        return "401: this server needs an API key: give --api-key, or set REJOINDER_API_KEY"
     try:
         error = json.loads(raw)["error"]
         return f"{response.status}: {error['message']}"

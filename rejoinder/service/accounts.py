@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 BudgetPeriod = Literal["day", "month", "total"]
 
+UNKNOWN_KEY_SECONDS = 0.2
+"""An unknown key makes the stored keys be read again, at most so often."""
+
 ALL_TIERS: tuple[Tier, ...] = ("default", "flex", "priority")
 
 
@@ -132,8 +135,10 @@ class Accounts:
         if not self._configured and not self._created:
             return LOCAL
         digest = key_digest(_presented_key(authorization, xi_api_key))
-        slot = self._slot(digest)
-        key = self._configured.get(slot) or self._created.get(slot)
+        key = self._find(digest)
+        if key is None and self._source is not None:
+            await self._refresh(fresh_seconds=min(UNKNOWN_KEY_SECONDS, self._fresh_seconds))
+            key = self._find(digest)
         if key is None or not hmac.compare_digest(key.digest, digest):
             raise AuthenticationFailed("Incorrect API key provided.")
         if key.revoked_at is not None:
@@ -142,15 +147,22 @@ class Accounts:
             raise AuthenticationFailed("This API key has expired.")
         return key.account
 
-    async def _refresh(self) -> None:
+    def _find(self, digest: bytes) -> CreatedKey | None:
+        slot = self._slot(digest)
+        return self._configured.get(slot) or self._created.get(slot)
+
+    async def _refresh(self, fresh_seconds: float | None = None) -> None:
         """Until the created keys have been read once nobody gets in: not knowing of any is not
-        the same as there being none. Later the last known keys serve while they are read."""
-        if self._source is None or self._clock() - self._checked_at < self._fresh_seconds:
+        the same as there being none. Later the last known keys serve while they are read, but
+        who comes with an unknown key waits (`fresh_seconds`): it may have just been made."""
+        waits = fresh_seconds is not None
+        fresh = self._fresh_seconds if fresh_seconds is None else fresh_seconds
+        if self._source is None or self._clock() - self._checked_at < fresh:
             return
-        if self._loaded and self._refreshing.locked():
+        if self._loaded and self._refreshing.locked() and not waits:
             return
         async with self._refreshing:
-            if self._clock() - self._checked_at < self._fresh_seconds:
+            if self._clock() - self._checked_at < fresh:
                 return
             try:
                 await self._load(self._source)

@@ -12,6 +12,7 @@ from rejoinder.errors import InvalidRequest
 from rejoinder.text import lark
 
 MAX_CHARACTERS = 100_000
+MAX_RULES = 500
 
 _TOKENS = re.compile(
     r"""
@@ -70,7 +71,7 @@ def custom_grammar(definition: str, param: str) -> tuple[str, str]:
 
 
 def _lexed(definition: str) -> Iterator[tuple[str, str]]:
-    at = depth = 0
+    at = depth = num_rules = 0
     has_start = False
     while at < len(definition):
         found = _TOKENS.match(definition, at)
@@ -80,6 +81,9 @@ def _lexed(definition: str) -> Iterator[tuple[str, str]]:
         at = found.end()
         kind, text = found.lastgroup or "", found[0]
         depth += {"{": 1, "}": -1}.get(text, 0)
+        num_rules += text == ":"
+        if num_rules > MAX_RULES:
+            raise ValueError(f"it has more than {MAX_RULES} rules and terminals.")
         if depth < 0:
             raise ValueError("a brace is closed that was not opened.")
         if kind == "special":

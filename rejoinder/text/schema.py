@@ -18,6 +18,7 @@ MAX_LEVELS = 50
 """Schemas inside schemas; grammar compilers give up at about 60."""
 MAX_SCHEMAS = 20_000
 MAX_PROPERTIES = 5_000
+MAX_REFERENCES = 1_000
 MAX_ENUM_VALUES = 20_000
 MAX_CHARACTERS = 1_000_000
 """Of property names, enum and const values, and patterns, together."""
@@ -243,9 +244,15 @@ def _check_width(path: Pointer, members: JsonObject | list[Json], place: Place) 
 
 def _check_sizes(nodes: dict[Pointer, _Node], place: Place) -> None:
     properties = characters = values = 0
+    references: set[str] = set()
     for path, node in nodes.items():
         if not isinstance(node.schema, dict):
             continue
+        if isinstance(target := node.schema.get("$ref"), str):
+            # A chain of them is nesting that the path does not show.
+            references.add(target)
+            if len(references) > MAX_REFERENCES:
+                raise place.refuse(path, f"references to more than {MAX_REFERENCES} schemas.")
         names = node.schema.get("properties")
         properties += len(names) if isinstance(names, dict) else 0
         characters += sum(len(name) for name in names) if isinstance(names, dict) else 0

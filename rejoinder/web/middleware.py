@@ -183,5 +183,6 @@ async def answer_not_found(exchange: Exchange) -> None:
 
 
 async def answer_wrong_method(exchange: Exchange) -> None:
+    exchange.headers["allow"] = ", ".join(exchange.scope["allowed_methods"])
     method, path = exchange.scope["method"], exchange.scope["path"][:200]
     raise MethodNotAllowed(f"Not allowed: {method} on {path}", code="method_not_allowed")

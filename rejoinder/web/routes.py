@@ -53,6 +53,7 @@ class _MethodTable:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         answer = self._methods.get(method, answer_wrong_method)
+        scope["allowed_methods"] = self._methods.keys()
         await self._front.run(answer, self._dialect, scope, receive, send)
 
 

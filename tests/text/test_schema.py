@@ -242,14 +242,22 @@ def test_depth_of_every_kind_is_limited(key: str) -> None:
 
 def test_large_but_honest_schemas_are_accepted_quickly() -> None:
     properties: JsonObject = {f"p{i}": {"type": "string", "enum": ["a", "b"]} for i in range(4_900)}
-    chain: JsonObject = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(19_000)}
+    chain: JsonObject = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(999)}
     started = time.perf_counter()
     check_supported(strict_object(**properties), place=PLACE)
     check_supported(
-        {"$ref": "#/$defs/0", "$defs": {**chain, "19000": {"type": "string"}}}, place=PLACE
+        {"$ref": "#/$defs/0", "$defs": {**chain, "999": {"type": "string"}}}, place=PLACE
     )
     check_supported(nested(50), place=PLACE)
     assert time.perf_counter() - started < 3
+
+
+def test_a_chain_of_references_is_nesting_too() -> None:
+    """A compiler that recurses along it runs out of stack, and takes the process with it."""
+    chain: JsonObject = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(2_500)}
+    schema: JsonObject = {"$ref": "#/$defs/0", "$defs": {**chain, "2500": {"type": "null"}}}
+    with pytest.raises(InvalidRequest, match="references to more than"):
+        check_supported(schema, place=PLACE)
 
 
 # ---------------------------------------------------------------- the strict subset

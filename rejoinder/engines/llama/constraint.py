@@ -23,6 +23,9 @@ from rejoinder.types import Grammar, Tokenizer
 Mask: TypeAlias = NDArray[np.int32]
 """One bit a token id, the lowest bit of the first word being token 0; `mask_words` long."""
 
+STACK_BYTES = 256 * 2**20
+"""Address space, of which only what is used becomes memory."""
+
 COMPILE_SECONDS = 10.0
 STEP_SECONDS = 1.0
 STEP_SECONDS_A_TOKEN = 0.005
@@ -80,13 +83,14 @@ class Constraint:
 
     A step: `forced()` tokens first, if any; else sample under `mask()`; `advance` each; stop when
     `ended`. Once the grammar's limits are hit no token is allowed and every method but `mask`
-    raises EngineFailed: the sequence is lost, others in the batch are not.
+    raises InvalidRequest: the sequence is lost, others in the batch are not.
     """
 
-    __slots__ = ("_matcher", "_num_tokens", "_seconds", "mask_words")
+    __slots__ = ("_matcher", "_num_tokens", "_param", "_seconds", "mask_words")
 
-    def __init__(self, matcher: LLMatcher, mask_words: int) -> None:
+    def __init__(self, matcher: LLMatcher, mask_words: int, param: str | None = None) -> None:
         self._matcher = matcher
+        self._param = param
         self.mask_words = mask_words
         self._num_tokens = 0
         self._seconds = 0.0
@@ -105,7 +109,7 @@ class Constraint:
         """The tokens that may come next, into `out` (contiguous, `mask_words` long) if given.
 
         End tokens are among them where the text may end; after the end they are all there is. Does
-        not raise EngineFailed: no token is allowed then, and the caller's batch goes on.
+        not raise InvalidRequest: no token is allowed then, and the caller's batch goes on.
         """
         row = np.empty(self.mask_words, np.int32) if out is None else out
         if row.dtype != np.int32 or not row.flags.c_contiguous or row.size != self.mask_words:
@@ -113,7 +117,7 @@ class Constraint:
         try:
             with self._paid():
                 self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        except EngineFailed:
+        except InvalidRequest:
             row.fill(0)
         return row
 
@@ -146,7 +150,7 @@ class Constraint:
 
     def clone(self) -> "Constraint":
         """An independent copy at the same place."""
-        copy = Constraint(self._matcher.deep_copy(), self.mask_words)
+        copy = Constraint(self._matcher.deep_copy(), self.mask_words, self._param)
         copy._num_tokens = self._num_tokens
         copy._seconds = self._seconds
         return copy
@@ -159,11 +163,15 @@ class Constraint:
         self._seconds += time.thread_time() - started
         self._check()
         if self._seconds > STEP_SECONDS + STEP_SECONDS_A_TOKEN * self._num_tokens:
-            raise EngineFailed("The grammar takes too long for each token of the answer.")
+            raise InvalidRequest(
+                "The grammar takes too long for each token of the answer.", param=self._param
+            )
 
     def _stopped_well(self) -> bool:
         if self._matcher.is_error() or self._matcher.stop_reason() not in _ENDED:
-            raise EngineFailed("The grammar became too complex while the answer was generated.")
+            raise InvalidRequest(
+                "The grammar is too complex to generate an answer under it.", param=self._param
+            )
         return True
 
     def _check(self) -> None:
@@ -194,7 +202,7 @@ class ConstraintCompiler:
         vocabulary.greedy = self._tokenizer.greedy_tokenize
         self.mask_words = (len(tokens) + 31) // 32
         self._compile_seconds = compile_seconds
-        self._threads = concurrent.futures.ThreadPoolExecutor(2, "grammar")
+        self._threads = _deep_threads(2)
         self._cache = _Cache()
 
     @classmethod
@@ -246,7 +254,7 @@ class ConstraintCompiler:
         if not isinstance(found, LLMatcher) or problem:
             message = f"This cannot be enforced: {_reason(problem)}"
             raise InvalidRequest(message, param=grammar.param)
-        return Constraint(found.deep_copy(), self.mask_words)
+        return Constraint(found.deep_copy(), self.mask_words, grammar.param)
 
     def _compile(self, grammar: Grammar) -> "LLMatcher | str":
         """The matcher, which may hold an error of its own, or what is wrong with the text."""
@@ -259,6 +267,19 @@ class ConstraintCompiler:
         elif grammar.kind == "regex":
             text = LLMatcher.grammar_from_regex(text)
         return LLMatcher(self._tokenizer, text, log_level=0, limits=_limits())
+
+
+def _deep_threads(number: int) -> concurrent.futures.ThreadPoolExecutor:
+    """Threads whose stack outlasts the compiler's recursion: where it ends, the process does."""
+    threads = concurrent.futures.ThreadPoolExecutor(number, "grammar")
+    all_there = threading.Barrier(number)
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        jobs = [threads.submit(all_there.wait) for _ in range(number)]
+    finally:
+        threading.stack_size(before)
+    concurrent.futures.wait(jobs)
+    return threads
 
 
 _Job: TypeAlias = "concurrent.futures.Future[LLMatcher | str]"

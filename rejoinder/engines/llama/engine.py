@@ -701,7 +701,7 @@ class LlamaEngine:
         next_rows: list[int] = []
         for i, (work, generation) in enumerate(zip(works, generations, strict=True)):
             if i in failed:
-                self._fail(generation, EngineFailed("No token can follow here."))
+                self._fail(generation, _why_nothing_follows(generation))
                 continue
             got, described = taken[work.sequence.number]
             finish = self._append(generation, ids[i], logprobs[i], got, described)
@@ -779,6 +779,16 @@ class LlamaEngine:
 
     def _mask(self, generation: _Generation) -> npt.NDArray[np.int32] | None:
         return generation.constraint.mask() if generation.constraint is not None else None
+
+
+def _why_nothing_follows(generation: _Generation) -> ChatError:
+    """A grammar that has hit its limits allows no token, and says so when asked."""
+    if generation.constraint is not None:
+        try:
+            generation.constraint.forced()
+        except ChatError as error:
+            return error
+    return EngineFailed("No token can follow here.")
 
 
 def _any_constraint(generations: list[_Generation]) -> bool:

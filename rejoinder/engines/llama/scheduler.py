@@ -136,6 +136,12 @@ class Scheduler:
             if room > 0 and sequence.phase is Phase.RUNNING:
                 room -= self._plan_decode(sequence, plan, room, now)
         budget = min(room, self.prefill_budget) if plan.works else room
+        if len(prefilling) > 1:
+            # A short prompt does not wait behind all of a long one.
+            shortest = min(prefilling[1:], key=lambda s: s.num_pending)
+            if shortest.num_pending <= budget // 4 and shortest.phase is Phase.RUNNING:
+                prefilling.remove(shortest)
+                prefilling.insert(0, shortest)
         for sequence in prefilling:
             if budget <= 0:
                 break
