@@ -273,6 +273,7 @@ def _router(
         policy=policy,
         max_body_bytes=server.max_body_bytes,
         keepalive_seconds=server.keepalive_seconds,
+        prompts_in_log="always" if server.log_prompts else "never",
         streams=application.streams,
     )
     lists = ModelList(front, service.models)

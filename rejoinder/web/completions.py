@@ -6,7 +6,7 @@ It must not know: how a dialect spells a chunk, how events are made.
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -92,6 +92,7 @@ class Completions(Generic[S]):
         policy: RequestPolicy,
         max_body_bytes: int,
         keepalive_seconds: float,
+        prompts_in_log: Literal["never", "always"] = "never",
         streams: Streams | None = None,
     ) -> None:
         """`streams` None: a stream ends with its connection."""
@@ -103,6 +104,7 @@ class Completions(Generic[S]):
         self._policy = policy
         self._max_body_bytes = max_body_bytes
         self._keepalive_seconds = keepalive_seconds
+        self._prompts_in_log = prompts_in_log
         self._streams = streams
 
     async def create(self, exchange: Exchange) -> None:
@@ -114,6 +116,8 @@ class Completions(Generic[S]):
             await self._resume(exchange, self._streams, account, last_event)
             return
         decoded = exchange.dialect.decode_request(body, self._policy)
+        if self._prompts_in_log == "always":
+            exchange.fields["request"] = body.decode("utf-8", "replace")
         if decoded.ignored:
             exchange.headers["x-ignored-parameters"] = ", ".join(decoded.ignored)
         asked = _Asked(exchange, account, body, decoded)

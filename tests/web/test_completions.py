@@ -191,3 +191,14 @@ def wait_until(condition: Any, seconds: float = 3.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_prompts_are_in_the_log_only_where_asked_for(
+    caplog: pytest.LogCaptureFixture, asked: bool
+) -> None:
+    toml = f"[server]\nlog_prompts = {str(asked).lower()}\n"
+    with caplog.at_level("INFO", "rejoinder"), scripted_server(SCRIPT, toml=toml) as own:
+        assert chat(own.port, messages=say("my secret")).status == 200
+        wait_until(lambda: "chat/completions" in caplog.text)
+    assert ("my secret" in caplog.text) is asked
