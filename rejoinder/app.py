@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from starlette.routing import Router
-
 from rejoinder.backends.models import Models, ServedModel
 from rejoinder.building import (
     Built,
@@ -51,7 +49,7 @@ from rejoinder.web.models import ModelList
 from rejoinder.web.moderations import Moderations
 from rejoinder.web.pages import Pages, read_pages
 from rejoinder.web.resume import Streams
-from rejoinder.web.routes import Endpoint, make_app
+from rejoinder.web.routes import App, Endpoint, make_app
 from rejoinder.web.status import Status
 from rejoinder.web.stored import StoredCompletions
 from rejoinder.web.text import TextRoutes
@@ -78,7 +76,7 @@ class Application:
         self.drain = drain
         seconds = config.server.resume_seconds
         self.streams = Streams(keep_seconds=seconds) if seconds else None
-        self.router: Router
+        self.router: App
 
     def failures(self) -> list[str]:
         """Why models cannot serve any more; empty when all is well."""
@@ -254,7 +252,7 @@ def _router(
     *,
     store: CompletionStore,
     moderator: Moderator,
-) -> Router:
+) -> App:
     server = config.server
     policy = RequestPolicy(server.extra_parameters, server.openai_reasoning)
     front = Front(

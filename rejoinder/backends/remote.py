@@ -167,27 +167,30 @@ class RemoteBackend:
                     stale = True
                     continue
             except ChatError as error:
-                failure = _Failure(error)
+                failure = _Failure(error.with_traceback(None))
             except _Failure as error:
-                failure = error
+                failure = error.with_traceback(None)
             finally:
                 answer.close()
                 self._account(answer.decoder, meter)
-            if started or self._closed:
+            if not (started or self._closed):
+                if self._learns_limit_name(failure.error, request):
+                    continue
+                wait = self._retry.wait(
+                    failure.error,
+                    attempt=attempt,
+                    retry_after=failure.retry_after,
+                    remaining=deadline - loop.time(),
+                    random=self._random,
+                )
+                if wait is not None:
+                    attempt += 1
+                    await self._sleep(wait)
+                    continue
+            try:
                 raise failure.error
-            if self._learns_limit_name(failure.error, request):
-                continue
-            wait = self._retry.wait(
-                failure.error,
-                attempt=attempt,
-                retry_after=failure.retry_after,
-                remaining=deadline - loop.time(),
-                random=self._random,
-            )
-            if wait is None:
-                raise failure.error
-            attempt += 1
-            await self._sleep(wait)
+            finally:
+                del failure  # or the error leads here, and from here to the error again
 
     # ------------------------------------------------------------ one try
 
@@ -347,6 +350,7 @@ class _Answer:
 
     def close(self) -> None:
         """Lets go of the connection, at once and whatever is under way."""
+        self._failure = None
         if self._watch is not None:
             self._watch.stop()
         if self._response is not None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import Struct
 
-from rejoinder.dialects.deviations import DEVIATIONS, Deviation, Observe
+from rejoinder.dialects.deviations import Deviations, Observe
 from rejoinder.dialects.provider_errors import ProviderError, error_in, to_chat_error
 from rejoinder.dialects.provider_logprobs import read_logprobs
 from rejoinder.dialects.provider_usage import UsageReader, find_usage
@@ -179,6 +179,8 @@ class ChunkDecoder:
 
     __slots__ = (
         "_choices",
+        "_deviate",
+        "_deviations",
         "_ended",
         "_first_index",
         "_fragments",
@@ -202,7 +204,6 @@ class ChunkDecoder:
         "_usage",
         "_used_ids",
         "num_deltas",
-        "repairs",
     )
 
     def __init__(
@@ -243,11 +244,18 @@ class ChunkDecoder:
         self._fragments = False
         self._num_chars = 0
         self._used_ids: set[str] = set()
+        self._deviations = Deviations(observe)
+        # Not a method of ours: what is given to our parts must not lead back to us, or only the
+        # collector of cycles would free an answer.
+        self._deviate = self._deviations.note
         self._usage = UsageReader(self._deviate)
         self.num_deltas = 0
         """Deltas with a payload so far: progress, and a count of tokens where there is no other."""
-        self.repairs: Counter[str] = Counter()
+
+    @property
+    def repairs(self) -> Counter[str]:
         """How often each kind of `DEVIATIONS` was repaired."""
+        return self._deviations.counts
 
     # ------------------------------------------------------------ in
 
@@ -380,11 +388,6 @@ class ChunkDecoder:
         return reported
 
     # ------------------------------------------------------------ payloads
-
-    def _deviate(self, kind: str, detail: str) -> None:
-        self.repairs[kind] += 1
-        if self._observe is not None:
-            self._observe(Deviation(kind, DEVIATIONS[kind].rule, detail))
 
     def _feed_any(self, payload: str, events: list[Event]) -> None:
         text = payload.strip()

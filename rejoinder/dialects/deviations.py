@@ -4,13 +4,14 @@ The lenient decoder counts these; the checker reports them. This module must not
 them is repaired.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["DEVIATIONS", "Deviation", "DeviationKind", "Observe"]
+__all__ = ["DEVIATIONS", "Deviation", "DeviationKind", "Deviations", "Observe"]
 
 
 class DeviationKind(Struct, frozen=True):
@@ -101,3 +102,18 @@ DEVIATIONS: Mapping[str, DeviationKind] = MappingProxyType(
     }
 )
 """Every kind. The names are the labels of a metric: stable, few, and free of text."""
+
+
+class Deviations:
+    """What one answer did wrong so far; `observe` is told of each."""
+
+    __slots__ = ("_observe", "counts")
+
+    def __init__(self, observe: Observe | None) -> None:
+        self._observe = observe
+        self.counts: Counter[str] = Counter()
+
+    def note(self, kind: str, detail: str) -> None:
+        self.counts[kind] += 1
+        if self._observe is not None:
+            self._observe(Deviation(kind, DEVIATIONS[kind].rule, detail))

@@ -227,7 +227,10 @@ def fields(
             if key not in value:
                 faults.append(missing(key))
         if faults:
-            raise min(faults, key=phase)
+            try:
+                raise min(faults, key=phase)
+            finally:
+                faults.clear()  # or the error leads here, and from here to the error again
         return make(**found)
 
     return shape

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
+from rejoinder.web.flag import Flag
+
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -83,6 +85,12 @@ class FrameStream:
     before the first byte; `error_frames(error)` into the last bytes after it.
     """
 
+    __slots__ = (
+        *("_buffer", "_buffered", "_error_frames", "_failure", "_frames", "_gone", "_head_sent"),
+        *("_headers", "_idle", "_keepalive_seconds", "_last_write", "_producer"),
+        *("_render_error", "_room", "_timer", "_wake"),
+    )
+
     def __init__(
         self,
         frames: AsyncGenerator[bytes, None],
@@ -99,9 +107,8 @@ class FrameStream:
         self._error_frames = error_frames
         self._buffer: list[bytes] = []
         self._buffered = 0
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._wake = Flag()
+        self._room = Flag()
         self._idle = False
         self._gone = False
         self._head_sent = False
@@ -118,17 +125,19 @@ class FrameStream:
         producer.add_done_callback(lambda _: self._wake.set())
         watcher.add_done_callback(self._leave)
         self._last_write = loop.time()
-        timer = loop.call_later(self._keepalive_seconds, self._tick, loop)
-        self._timer = timer
+        self._timer = loop.call_later(self._keepalive_seconds, self._tick, loop)
         try:
             await self._write(producer, send, loop)
         finally:
             self._timer.cancel()
             watcher.cancel()
+            # Waited for, but not awaited: its error would then lead here, and from here to it.
+            self._producer = None
             if not producer.done():
                 producer.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await producer
+                await asyncio.wait((producer,))
+            if not producer.cancelled():
+                producer.exception()
 
     async def _produce(self) -> None:
         async with contextlib.aclosing(self._frames) as frames:
@@ -167,8 +176,13 @@ class FrameStream:
             self._idle = False
             if not self._head_sent:
                 self._head_sent = True
-                head = raw_headers(self._headers())
-                await send({"type": "http.response.start", "status": 200, "headers": head})
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": 200,
+                        "headers": raw_headers(self._headers()),
+                    }
+                )
             data = b"".join(self._buffer)
             self._buffer.clear()
             self._buffered = 0

@@ -3,7 +3,7 @@
 It must not know: how anything is answered.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from msgspec import Struct
 from starlette.routing import Route, Router
@@ -29,17 +29,37 @@ def make_app(
     *,
     front: Front,
     by_prefix: Mapping[str, Dialect],
-) -> Router:
+) -> "App":
     """The ASGI application. `by_prefix`: the dialect under each prefix, longest first; the last
     one is the dialect of everything else."""
     routes = []
+    plain: dict[str, _MethodTable] = {}
     default = list(by_prefix.values())[-1]
     for endpoint in endpoints:
         places = by_prefix.items() if endpoint.prefixed else [("", default)]
         for prefix, dialect in places:
             answer = _MethodTable(front, endpoint.methods, dialect)
-            routes.append(Route(prefix + endpoint.path, answer))
-    return Router(routes, redirect_slashes=False, default=_NotFound(front, by_prefix))
+            if "{" in endpoint.path:
+                routes.append(Route(prefix + endpoint.path, answer))
+            else:
+                plain[prefix + endpoint.path] = answer
+    return App(plain, Router(routes, redirect_slashes=False, default=_NotFound(front, by_prefix)))
+
+
+class App:
+    """ASGI: a plain path is looked up, one with a parameter in it is matched by the router.
+
+    Neither this nor `_MethodTable` is a coroutine: one that only awaits the next costs a frame for
+    as long as a stream is open.
+    """
+
+    def __init__(self, plain: Mapping[str, "_MethodTable"], router: Router) -> None:
+        self._plain = plain
+        self._router = router
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        found = self._plain.get(scope["path"]) if scope["type"] == "http" else None
+        return (found or self._router)(scope, receive, send)
 
 
 class _MethodTable:
@@ -50,11 +70,11 @@ class _MethodTable:
         self._methods = methods
         self._dialect = dialect
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         answer = self._methods.get(method, answer_wrong_method)
         scope["allowed_methods"] = self._methods.keys()
-        await self._front.run(answer, self._dialect, scope, receive, send)
+        return self._front.run(answer, self._dialect, scope, receive, send)
 
 
 class _NotFound:
