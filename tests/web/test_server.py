@@ -1,8 +1,11 @@
 """The writes of one answer, as the transport sees them."""
 
+import time
 from typing import Any
 
+from rejoinder.testing import scripted_server
 from rejoinder.web.server import _HeadWithBody
+from tests.web import wire
 
 START = {"type": "http.response.start"}
 
@@ -72,3 +75,17 @@ async def test_what_closes_has_said_everything() -> None:
         cycle = Cycle(wire, method, keep_alive=False)
         assert await writes_of(cycle, wire, b"body") == expected
         assert wire.closed
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    """Nagle's algorithm holds a second write back for the 40 ms of a delayed acknowledgement."""
+    times = []
+    with scripted_server([{"pieces": ["a", "b"]}]) as server, wire.connect(server.port) as sock:
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+        request = wire.head_and_body("POST", wire.PATHS["openai"], body)
+        for _ in range(12):
+            began = time.perf_counter()
+            sock.sendall(request)
+            wire.read_answer(sock)
+            times.append(time.perf_counter() - began)
+    assert sorted(times)[2] < 0.035, times
