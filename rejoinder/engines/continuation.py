@@ -6,11 +6,17 @@ tell, and refuses where it would. It must not know: which engine is chosen, heal
 
 import hashlib
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from rejoinder.errors import ProviderFailed
 from rejoinder.types import Counts, Engine, Prompt, SamplingParams, Step
+
+
+class Diverged(ProviderFailed):
+    """An engine that was asked for a sequence again has written another one. It did no wrong."""
 
 
 @runtime_checkable
@@ -37,7 +43,10 @@ class Sequence:
         self.params = params
         self.generated: list[int] = []
         self._counts = counts
+        self.repeatable = True
+        """Whether an engine that begins again may be expected to write the same."""
         self._current: Counts | None = None
+        self._repeated = 0
         self._delivered = 0
         self._completion_before = 0
         self._accepted_before = 0
@@ -59,7 +68,8 @@ class Sequence:
         return bool(self.generated) and len(self.generated) >= self.params.max_tokens
 
     def obstacle(self, engine: Engine) -> str | None:
-        """Why this engine cannot go on with the sequence; None: it can."""
+        """Why this engine cannot go on where the sequence is; None: it can. One that cannot has
+        to begin again and must come to the same tokens."""
         if not self.generated:
             return None
         resuming = engine if isinstance(engine, ResumingEngine) else None
@@ -70,11 +80,15 @@ class Sequence:
         return None
 
     def issue(self, engine: Engine) -> AsyncGenerator[Step, None]:
-        """The rest of the sequence from this engine, which must have no obstacle."""
+        """The rest of the sequence from this engine. Raises Diverged where that has an obstacle
+        and does not repeat what has gone out."""
         self._current = counts = Counts()
-        self._delivered = 0
+        self._delivered = self._repeated = 0
         if not self.generated:
             return engine.generate(self.prompt, self.params, counts)
+        if self.obstacle(engine) is not None:
+            self._repeated = len(self.generated)
+            return self._again(engine, counts)
         rest = msgspec.structs.replace(
             self.params,
             max_tokens=self.params.max_tokens - len(self.generated),
@@ -85,6 +99,27 @@ class Sequence:
         longer = msgspec.structs.replace(self.prompt, token_ids=self.token_ids)
         rest = msgspec.structs.replace(rest, seed=self._seed(engine), logit_bias=self._bias())
         return engine.generate(longer, rest, counts)
+
+    async def _again(self, engine: Engine, counts: Counts) -> AsyncGenerator[Step, None]:
+        """The whole sequence anew, less what has gone out, which it must be equal to. With the
+        seed it had it mostly is: where the engines compute alike."""
+        known = tuple(self.generated)
+        params = msgspec.structs.replace(self.params, prediction=())
+        done = 0
+        async with aclosing(engine.generate(self.prompt, params, counts)) as steps:
+            async for step in steps:
+                if done < len(known):
+                    again = step.token_ids[: len(known) - done]
+                    ended = step.finish_reason is not None and done + len(again) < len(known)
+                    if again != known[done : done + len(again)] or ended:
+                        raise Diverged("The replica wrote another answer when it began again.")
+                    done += len(again)
+                    step = msgspec.structs.replace(
+                        step,
+                        token_ids=step.token_ids[len(again) :],
+                        logprobs=None if step.logprobs is None else step.logprobs[len(again) :],
+                    )
+                yield step
 
     def take(self, step: Step) -> None:
         """A step has come and goes out to the client."""
@@ -101,7 +136,8 @@ class Sequence:
             total.prompt_tokens = current.prompt_tokens
             total.cached_tokens = current.cached_tokens
             total.cache_write_tokens = current.cache_write_tokens
-        total.completion_tokens = self._completion_before + current.completion_tokens
+        new = max(0, current.completion_tokens - self._repeated)
+        total.completion_tokens = self._completion_before + new
         total.accepted_prediction_tokens = (
             self._accepted_before + current.accepted_prediction_tokens
         )

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 
-from rejoinder.engines.continuation import Sequence
+from rejoinder.engines.continuation import Diverged, Sequence
 from rejoinder.engines.replica import ProbedEngine, Replica, ReplicaStatus
 from rejoinder.engines.routing import Match, PrefixIndex, choose
 from rejoinder.errors import (
@@ -129,9 +129,10 @@ class Fleet:
     async def remove(self, name: str, *, within_seconds: float | None = None) -> None:
         """Drains a replica and closes its engine."""
         await self.drain(name, within_seconds=within_seconds)
-        replica = self._replicas.pop(name)
-        self._index.remove(name)
-        await replica.engine.close()
+        replica = self._replicas.pop(name, None)
+        if replica is not None:  # else it was asked for twice
+            self._index.remove(name)
+            await replica.engine.close()
 
     async def close(self) -> None:
         if self._probing is not None:
@@ -158,6 +159,10 @@ class Fleet:
                     async for step in steps:
                         yield step
                 return
+            except Diverged:
+                # It is the replica's answer too, but not this one; others compute no better.
+                sequence.repeatable = False
+                continue
             except LOSSES as error:
                 failure = error
                 self._blame(replica, error)
@@ -212,6 +217,8 @@ class Fleet:
         open_to_it = [r for r in self._replicas.values() if not r.draining and r.name not in tried]
         obstacles = [sequence.obstacle(r.engine) for r in open_to_it]
         able = [r for r, obstacle in zip(open_to_it, obstacles, strict=True) if obstacle is None]
+        if not able and sequence.repeatable:
+            able = open_to_it
         if not able:
             obstacle = next(iter(filter(None, obstacles)), None)
             if failure is not None and obstacle is not None:

@@ -29,7 +29,7 @@ from rejoinder.types import Counts, Engine, Grammar, Prompt, SamplingParams, Ste
 from tests.engines.contract import until
 from tests.engines.fake_sglang import FakeSglang, SglangFault
 from tests.engines.fake_vllm import FakeVllm, Kind, ServerFault
-from tests.engines.toy_model import Fault, PlainEngine, ToyEngine
+from tests.engines.toy_model import Fault, OtherWeights, PlainEngine, ToyEngine
 
 PROMPT = Prompt(token_ids=(11, 12, 13, 14, 15, 16, 17, 18))
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
@@ -148,25 +148,49 @@ async def test_a_frequency_penalty_is_carried_over_as_a_bias() -> None:
     assert free.token_ids != whole.token_ids, "the penalty changes nothing: nothing is tested"
 
 
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        ({"grammar": Grammar("regex", "x")}, "held to a grammar"),
-        ({"presence_penalty": 0.5}, "penalties"),
-        ({"frequency_penalty": 0.5, "repetition_penalty": 1.1}, "penalties"),
-    ],
-)
-async def test_what_cannot_go_on_exactly_is_an_honest_error(
+OBSTACLES = [
+    ({"grammar": Grammar("regex", "x")}, "held to a grammar"),
+    ({"presence_penalty": 0.5}, "penalties"),
+    ({"frequency_penalty": 0.5, "repetition_penalty": 1.1}, "penalties"),
+]
+
+
+@pytest.mark.parametrize(("asked", "reason"), OBSTACLES)
+@pytest.mark.parametrize("base", [GREEDY, SAMPLED])
+async def test_what_cannot_go_on_is_begun_again_unseen(
+    asked: dict[str, object], reason: str, base: SamplingParams
+) -> None:
+    """An engine that cannot take over writes the answer anew; the client gets what it lacks."""
+    params = msgspec.structs.replace(base, num_top_logprobs=2, **asked)
+    whole = await run(PlainEngine(), params)
+    for after in range(len(whole.token_ids) + 1):
+        other = PlainEngine(tokens_per_step=1 + after % 3)
+        assert await run(broken_then(other, after), params) == whole, after
+        if whole.finish_reason != "length" or after < len(whole.token_ids):
+            assert other.prompts == [PROMPT.token_ids]
+            assert other.params[0].seed == params.seed
+    # Lost again while it repeats, and after it: still the same.
+    for second in (2, 4):
+        third = PlainEngine()
+        fleet = fleet_of(PlainEngine(faults=[Fault(3)]), PlainEngine(faults=[Fault(second)]), third)
+        assert await run(_starting_with("a", fleet), params) == whole
+
+
+@pytest.mark.parametrize(("asked", "reason"), OBSTACLES)
+async def test_what_comes_out_otherwise_is_an_honest_error(
     asked: dict[str, object], reason: str
 ) -> None:
     params = msgspec.structs.replace(GREEDY, **asked)
     whole = await run(PlainEngine(), params)
-    fleet = fleet_of(PlainEngine(faults=[Fault(3)]), PlainEngine(faults=[Fault(3)]))
+    other = OtherWeights()
+    fleet = broken_then(other, 3)
     got = await run(fleet, params)
     assert isinstance(got.error, ProviderFailed) and reason in got.error.message
     assert got.token_ids == whole.token_ids[:3] and got.finish_reason is None
     assert got.counts == (8, 0, 3)
-    # Before its first token it can start again anywhere.
+    assert len(other.prompts) == 1 and other.running == 0
+    assert {s.name: s.state for s in fleet.replicas}["other"] == "serving", "it did no wrong"
+    # Before its first token it can start anywhere.
     fleet = fleet_of(PlainEngine(faults=[Fault(0)]), PlainEngine(faults=[Fault(0)]), PlainEngine())
     assert await run(fleet, params) == whole
 

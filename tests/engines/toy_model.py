@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from rejoinder.errors import ContextLengthExceeded, EngineFailed
 from rejoinder.types import Counts, Prompt, SamplingParams, Step, TokenIdLogprob
 
@@ -198,6 +200,20 @@ class PlainEngine(ToyEngine):
     resume = None  # type: ignore[assignment]
     resumes_grammar = False
     resumes_penalties = False
+
+
+class OtherWeights(PlainEngine):
+    """One that computes something else, as another GPU or version may."""
+
+    def generate(
+        self, prompt: Prompt, params: SamplingParams, counts: Counts
+    ) -> AsyncGenerator[Step, None]:
+        grammar = params.grammar
+        if grammar is not None:
+            other = msgspec.structs.replace(grammar, text=grammar.text + " ")
+            params = msgspec.structs.replace(params, grammar=other)
+        ids = (prompt.token_ids[0] + 1, *prompt.token_ids[1:])
+        return super().generate(msgspec.structs.replace(prompt, token_ids=ids), params, counts)
 
 
 def next_pick(

@@ -43,12 +43,15 @@ def ids_of(text: str) -> list[int]:
 
 @dataclass
 class Replica(FakeVllm):
-    """vLLM as the fake has it, saying `says` where that is set; it goes on with what it is given,
-    and holds nothing to a grammar by itself."""
+    """vLLM as the fake has it, saying `says` where that is set, or what is `next` of all replicas;
+    it goes on with what it is given, and holds nothing to a grammar by itself."""
 
     says: list[int] = field(default_factory=list)
+    next: list[list[int]] = field(default_factory=list)
 
     async def _picks(self, ids: list[int], sampling: dict[str, Any]) -> AsyncGenerator[Pick, None]:
+        if self.next:
+            self.says = self.next.pop(0)
         if not self.says:
             async for pick in super()._picks(ids, sampling):
                 yield pick
@@ -70,10 +73,22 @@ class Served:
         for replica in self.replicas:
             replica.says = ids_of(text)
 
+    def says_in_turn(self, *texts: str) -> None:
+        """The next requests are answered so, whichever replica gets them."""
+        said = [ids_of(text) for text in texts]
+        for replica in self.replicas:
+            replica.next = said
+
     def fails(self, *faults: ServerFault) -> None:
         """The next requests of both meet these faults, whichever gets them."""
         for replica in self.replicas:
             replica.faults = list(faults)
+
+    def one_fails(self, fault: ServerFault) -> None:
+        """The next request meets this fault, and those after it none."""
+        faults = [fault]
+        for replica in self.replicas:
+            replica.faults = faults
 
     async def stream(self, **fields: Any) -> wire.Answer:
         asked = {
@@ -97,7 +112,7 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    folder: Path, *, delay: float = 0.0, scale_out: bool = True
+    folder: Path, *, delay: float = 0.0, scale_out: bool = True, more: str = ""
 ) -> AsyncIterator[Served]:
     TOKENIZER.save(str(folder / "tokenizer.json"))
     described = {"chat_template": TEMPLATE, "bos_token": "<s>", "eos_token": "</s>"}
@@ -119,6 +134,7 @@ async def served(
             tokenizer = "{folder}"
             tool_format = "hermes"
             reasoning_format = "qwen3"
+            {more}
             """
         )
         running = running_server(config)
@@ -241,28 +257,35 @@ HELD: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", HELD)
-async def test_what_is_held_to_a_grammar_moves_before_its_first_token_only(
+async def test_what_is_held_to_a_grammar_is_written_again_elsewhere(
     tmp_path: Path, kind: str
 ) -> None:
-    """vLLM begins a grammar again: going on there would give wrong text (docs/scale.md)."""
+    """vLLM cannot begin in the middle of a grammar: another replica begins the answer again, and
+    the client gets what it has not got yet. Where that comes out otherwise it gets an error."""
     text, fields = HELD[kind]
     async with served(tmp_path) as model:
         model.says(text)
         whole = without_call_ids(seen(await model.stream(**fields)))
         assert '"error"' not in json.dumps(whole)
-        model.replicas[0].faults = [ServerFault("die", after=0)]
-        assert without_call_ids(seen(await model.stream(**fields))) == whole
+        for cut in (0, 1, 5, len(text) - 1):
+            model.one_fails(ServerFault("die", after=cut))
+            assert without_call_ids(seen(await model.stream(**fields))) == whole, cut
+
+
+@pytest.mark.parametrize("kind", HELD)
+async def test_an_answer_that_comes_out_otherwise_is_an_error(tmp_path: Path, kind: str) -> None:
+    text, fields = HELD[kind]
+    async with served(tmp_path) as model:
+        model.says_in_turn(text, "x" + text)
         model.fails(ServerFault("die", after=5))
         broken = await model.stream(**fields)
+        assert "grammar" in broken.body.decode()
         if broken.status == 200:
             assert "error" in json.loads(broken.payloads[-2]) and broken.payloads[-1] == "[DONE]"
             finishes = [c["finish_reason"] for x in broken.chunks for c in x.get("choices", ())]
             assert not any(finishes)
         else:
             assert broken.status == 502
-        assert "grammar" in broken.body.decode()
-        model.fails()
-        assert without_call_ids(seen(await model.stream(**fields))) == whole, "and all is well"
 
 
 def without_call_ids(value: Any) -> Any:
