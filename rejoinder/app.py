@@ -43,6 +43,7 @@ from rejoinder.types import ChatRequest, Meter
 from rejoinder.web.completions import Completions
 from rejoinder.web.dashboard import Dashboard, DashboardData
 from rejoinder.web.drain import Drain
+from rejoinder.web.fleets import Fleets, Replicas
 from rejoinder.web.metrics import EngineStats, Metrics
 from rejoinder.web.middleware import Front
 from rejoinder.web.models import ModelList
@@ -77,6 +78,7 @@ class Application:
         seconds = config.server.resume_seconds
         self.streams = Streams(keep_seconds=seconds) if seconds else None
         self.router: App
+        self.fleets: Fleets
 
     def failures(self) -> list[str]:
         """Why models cannot serve any more; empty when all is well."""
@@ -88,6 +90,10 @@ class Application:
         dead = self.failures()
         away = [why for one in self._built if (why := one.trouble()) is not None]
         return not dead and len(away) < len(self._built), dead + away
+
+    def replicas(self) -> dict[str, Replicas]:
+        """The models whose replicas may be changed."""
+        return {one.info.id: one.replicas for one in self._built if one.replicas is not None}
 
     async def has_keys(self) -> bool:
         """Whether any API key exists, in the configuration or created."""
@@ -146,6 +152,7 @@ async def build(
             store=store,
             moderator=moderator,
         )
+        stack.push_async_callback(application.fleets.close)
         if application.streams is not None:
             stack.push_async_callback(application.streams.close)
         yield application
@@ -278,6 +285,7 @@ def _router(
     status = Status(application.drain, application.readiness)
     pages = Pages(read_pages())
     data = DashboardData(front, dashboard)
+    fleets = application.fleets = Fleets(front, application.replicas())
     text = TextRoutes(front, service.models, policy, max_body_bytes=server.max_body_bytes)
     endpoints = [
         Endpoint("/chat/completions", {"POST": completions.create, "GET": stored.list}),
@@ -304,6 +312,15 @@ def _router(
         Endpoint("/playground/{name}", {"GET": pages.file}, prefixed=False),
         Endpoint("/dashboard", {"GET": pages.dashboard}, prefixed=False),
         Endpoint("/dashboard/data", {"GET": data.show}, prefixed=False),
+        Endpoint("/fleets", {"GET": fleets.list}, prefixed=False),
+        *(
+            Endpoint(f"/fleets/{word}/{{model:path}}", {"POST": answer}, prefixed=False)
+            for word, answer in (
+                ("add", fleets.add),
+                ("drain", fleets.drain),
+                ("remove", fleets.remove),
+            )
+        ),
         Endpoint("/metrics", {"GET": metrics.show}, prefixed=False),
         Endpoint("/health", {"GET": status.health}, prefixed=False),
         Endpoint("/ready", {"GET": status.ready}, prefixed=False),

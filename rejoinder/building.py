@@ -30,14 +30,18 @@ from rejoinder.config import (
     VllmConfig,
 )
 from rejoinder.engines.scripted import ScriptedEngine, ScriptError, read_script
-from rejoinder.errors import ChatError
+from rejoinder.errors import ChatError, Unavailable
 from rejoinder.text.template import ChatTemplate
 from rejoinder.types import Engine, Tokenizer
+from rejoinder.web.fleets import Replicas
 from rejoinder.web.metrics import EngineStats
 
 if TYPE_CHECKING:
     from rejoinder.engines.fleet import Fleet
     from rejoinder.engines.llama.engine import LlamaEngine
+    from rejoinder.engines.replica import ReplicaStatus
+    from rejoinder.engines.sglang import SglangEngine
+    from rejoinder.engines.vllm import VllmEngine
 
 OnRepair = Callable[[str, str], None]
 OnMove = Callable[[str, str, str], None]
@@ -63,6 +67,8 @@ class Built(Struct, frozen=True):
     failure: Callable[[], str | None] = lambda: None
     trouble: Callable[[], str | None] = lambda: None
     stats: Callable[[], EngineStats] | None = None
+    replicas: Replicas | None = None
+    """What an operator may change of it while it serves."""
 
 
 def new_completion_id() -> str:
@@ -249,22 +255,23 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
     except (OSError, ValueError) as error:
         raise CannotBuild(f"model '{config.id}': tokenizer: {error}") from None
     kind = VllmEngine if isinstance(config, VllmConfig) else SglangEngine
+    api_key = _api_key(config)
     timeouts = Timeouts(
         connect=config.connect_timeout_seconds,
         first_token=config.first_token_timeout_seconds,
         between_tokens=config.between_tokens_timeout_seconds,
     )
-    engines = {
-        url: kind(
+
+    def engine(url: str) -> VllmEngine | SglangEngine:
+        return kind(
             url,
             model=config.upstream_model,
-            api_key=_api_key(config),
+            api_key=api_key,
             context_length=config.context_length,
             timeouts=timeouts,
         )
-        for url in config.replicas
-    }
-    fleet = Fleet(engines)
+
+    fleet = Fleet({url: engine(url) for url in config.replicas})
     await fleet.start()
     backend = _text_backend(
         config,
@@ -275,7 +282,42 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
         eos_token=tokenizer.files.eos_token,
     )
     info = _info(config, context_length=config.context_length, tags=("tools", "json"))
-    return Built(info, backend, trouble=lambda: fleet.failure, stats=lambda: _fleet_stats(fleet))
+    return Built(
+        info,
+        backend,
+        trouble=lambda: fleet.failure,
+        stats=lambda: _fleet_stats(fleet),
+        replicas=_FleetReplicas(fleet, engine),
+    )
+
+
+class _FleetReplicas:
+    """The replicas of a fleet by their URLs. `engine(url)` makes what speaks to one."""
+
+    def __init__(
+        self, fleet: "Fleet", engine: "Callable[[str], VllmEngine | SglangEngine]"
+    ) -> None:
+        self._fleet = fleet
+        self._engine = engine
+
+    def status(self) -> Sequence["ReplicaStatus"]:
+        return self._fleet.replicas
+
+    async def add(self, url: str) -> None:
+        engine = self._engine(url)
+        if not await engine.healthy():
+            await engine.close()
+            raise Unavailable("The replica does not answer, or not as one of this kind.")
+        if any(one.name == url for one in self._fleet.replicas):  # it was asked for twice
+            await engine.close()
+            return
+        self._fleet.add(url, engine)
+
+    async def drain(self, url: str, within_seconds: float | None) -> None:
+        await self._fleet.drain(url, within_seconds=within_seconds)
+
+    async def remove(self, url: str, within_seconds: float | None) -> None:
+        await self._fleet.remove(url, within_seconds=within_seconds)
 
 
 def _fleet_stats(fleet: "Fleet") -> EngineStats:
