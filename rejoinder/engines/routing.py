@@ -13,10 +13,11 @@ from msgspec import Struct
 BLOCK_TOKENS = 64
 """Tokens of the first blocks of a prompt. It need not be the engine's own block size."""
 
-TIERS = ((1, 1, 8), (4, 8, 256), (16, 32, 16_384))
+TIERS = ((1, 1, 8), (4, 32, 32), (8, 64, 128), (32, 256, 16_384))
 """(length, stride, end of the tier), the first and last in first-tier blocks: later blocks are
-longer and hashed by every 8th, then every 32nd token, so that a decision on a long prompt stays
-cheap. Prompts that differ only in tokens between are taken for equal, which costs a cache miss."""
+longer and hashed by every 32nd, 64th, then 256th token, so that a decision on a long prompt stays
+cheap: each token looked at is a miss of the processor's cache. Prompts that differ only in tokens
+between are taken for equal, which costs a miss of the engine's."""
 
 MAX_BLOCKS = 16_384
 """Blocks remembered of each replica; the least recently used are forgotten first."""
@@ -210,18 +211,21 @@ def choose(
     (A22), as long as it is not much busier than the rest; without a key the less loaded of two
     picked at random.
     """
-    least = min(c.load for c in candidates)
-    known = max(match.tokens.get(c.name, 0) for c in candidates)
-    if known == 0:
+    loads = {c.name: c.load for c in candidates}
+    known = match.tokens
+    if not any(known.get(name) for name in loads):
         if cache_key:
             home = max(candidates, key=lambda c: _rendezvous(cache_key, c.name))
-            if home.load - least <= MAX_EXTRA_SEQUENCES:
+            if loads[home.name] - min(loads.values()) <= MAX_EXTRA_SEQUENCES:
                 return home
-        return min(random.sample(candidates, min(2, len(candidates))), key=lambda c: c.load)
-    return min(
-        candidates,
-        key=lambda c: (c.load * TOKENS_PER_SEQUENCE - match.tokens.get(c.name, 0), c.load),
-    )
+        two = random.sample(candidates, min(2, len(candidates)))
+        return min(two, key=lambda c: loads[c.name])
+
+    def work(candidate: Candidate) -> tuple[float, float]:
+        load = loads[candidate.name]
+        return load * TOKENS_PER_SEQUENCE - known.get(candidate.name, 0), load
+
+    return min(candidates, key=work)
 
 
 def _rendezvous(key: str, replica: str) -> bytes:

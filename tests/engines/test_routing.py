@@ -57,8 +57,8 @@ def test_long_prompts_are_hashed_more_coarsely_and_found_again() -> None:
     match = index.match("s", long)
     assert match.tokens["a"] > 4900 and match.tokens["b"] == 0
     assert len(match.hashes) < 5000 / 4 / 3
-    changed = (*long[:1984], 5000, *long[1985:])
-    assert index.match("s", changed).tokens["a"] == 1984
+    changed = (*long[:2048], 5000, *long[2049:])
+    assert index.match("s", changed).tokens["a"] == 2048
 
 
 def test_a_cleared_or_removed_replica_has_nothing() -> None:
@@ -86,19 +86,19 @@ def test_the_oldest_blocks_go_and_never_a_prefix_before_what_it_leads_to() -> No
 def test_fewer_cached_tokens_than_expected_make_the_memory_shorter() -> None:
     index = index_of("a", max_blocks=1000)
     for start in range(0, 40_000, 400):
-        put(index, "a", "s", tuple(range(start, start + 400)))
+        put(index, "a", "s", tuple(range(start, start + 384)))
     before = len(index)
-    match = index.match("s", tuple(range(39_600, 40_000)))
-    assert match.tokens == {"a": 400}
+    match = index.match("s", tuple(range(39_600, 39_984)))
+    assert match.tokens == {"a": 384}
     index.correct("a", match, cached_tokens=100)
     assert len(index) < before
     for _ in range(200):
         index.correct("a", match, cached_tokens=0)
     assert len(index) == MIN_BLOCKS
     for _ in range(200):
-        index.correct("a", match, cached_tokens=400)
+        index.correct("a", match, cached_tokens=384)
     for start in range(0, 40_000, 400):
-        put(index, "a", "s", tuple(range(start, start + 400)))
+        put(index, "a", "s", tuple(range(start, start + 384)))
     assert len(index) == before
     index.check_integrity()
 
