@@ -5,9 +5,10 @@ a disk. This module must not know: dialects, HTTP, what made a request end.
 """
 
 import asyncio
+import functools
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -32,6 +33,9 @@ GroupBy = Literal["account", "key_id", "model", "day", "tier", "status"]
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
+
+_CLOSING_SECONDS = 0.05
+"""How long a closing may wait for a transaction that somebody else needs anyway."""
 
 _COUNTS = (
     "prompt_tokens",
@@ -117,12 +121,14 @@ class Ledger:
         self._beat_seconds = beat_seconds
         self._dead_after = dead_after_seconds
         self._clock = clock
-        self._instance = uuid.uuid4().hex
+        self._instance = secrets.token_hex(16)
         self._open: dict[str, _Open] = {}
         self._opening: list[_Opening] = []
         self._progress: list[_Row] = []
         self._closing: list[_Row] = []
         self._wake = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        """Wakes the writer for closings that nothing else has taken along."""
         self._flushing: list[asyncio.Future[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -175,7 +181,7 @@ class Ledger:
         """
         if self._stopping:
             raise Unavailable("The server is shutting down.", retry_after=1)
-        row_id = uuid.uuid4().hex
+        row_id = secrets.token_hex(16)
         now = self._clock()
         row: _Row = {
             "id": row_id,
@@ -229,7 +235,9 @@ class Ledger:
                 **_counted(usage, cost),
             }
         )
-        self._wake.set()
+        if self._alarm is None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(_CLOSING_SECONDS, self._wake.set)
 
     # ------------------------------------------------------------ reports
 
@@ -286,6 +294,9 @@ class Ledger:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
             opening, self._opening = self._opening, []
             progress, self._progress = self._progress, []
             closing, self._closing = self._closing, []
@@ -418,10 +429,12 @@ _OF_ROW = db.ledger.c.id == sa.bindparam("row_id")
 _COUNTED: dict[str, Any] = {
     name: sa.bindparam(name) for name in (*_COUNTS, "estimated", "cost_pico")
 }
-_PROGRESS = sa.update(db.ledger).where(_OF_ROW, db.ledger.c.status == "open").values(**_COUNTED)
+_IS_OPEN = sa.text("status = 'open'")
+_IS_UNFINISHED = sa.text("status IN ('open', 'interrupted')")
+_PROGRESS = sa.update(db.ledger).where(_OF_ROW, _IS_OPEN).values(**_COUNTED)
 _CLOSE = (
     sa.update(db.ledger)
-    .where(_OF_ROW, sa.or_(db.ledger.c.status == "open", db.ledger.c.status == "interrupted"))
+    .where(_OF_ROW, _IS_UNFINISHED)
     .values(
         **_COUNTED,
         **{
@@ -465,7 +478,12 @@ def _dollars(pico: int | Decimal) -> Decimal:
 
 
 def _day(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d")
+    return _name_of_day(int(now // 86_400))
+
+
+@functools.lru_cache(maxsize=4)
+def _name_of_day(number: int) -> str:
+    return datetime.fromtimestamp(number * 86_400, UTC).strftime("%Y-%m-%d")
 
 
 def _clean(text: str) -> str:
