@@ -6,6 +6,7 @@ For each choice deltas, then one Finished, then nothing; calls are numbered 0, 1
 at most once, after every Finished; Done once, last. This module must not know: JSON, SSE, I/O.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Literal, TypeAlias, assert_never
@@ -161,6 +162,15 @@ class EventGrammar:
             rule = _RULE_OF_KIND.get(kind, "R108")
             raise GrammarViolation(rule, f"{kind.__name__} in phase '{self._phase}'")
         match event:
+            case (
+                ContentDelta()
+                | ReasoningDelta()
+                | RefusalDelta()
+                | ToolCallStart()
+                | ToolCallDelta()
+                | Finished()
+            ):
+                self._feed_choice(event)
             case Started():
                 pass
             case Moderated():
@@ -168,7 +178,7 @@ class EventGrammar:
             case Done():
                 self._require_all_finished("R107", kind)
             case _:
-                self._feed_choice(event)
+                assert_never(event)
         self._phase = phase
 
     def _require_all_finished(self, rule: str, kind: type) -> None:
@@ -187,12 +197,14 @@ class EventGrammar:
         if choice.finished:
             raise GrammarViolation("R108", f"choice {index} has already finished")
         match event:
-            case ContentDelta(text=text):
-                choice.has_text |= bool(text)
-                self._require_one_kind(choice, index)
-            case RefusalDelta(text=text):
-                choice.has_refusal |= bool(text)
-                self._require_one_kind(choice, index)
+            case ContentDelta():
+                if event.text and not choice.has_text:
+                    choice.has_text = True
+                    self._require_one_kind(choice, index)
+            case RefusalDelta():
+                if event.text and not choice.has_refusal:
+                    choice.has_refusal = True
+                    self._require_one_kind(choice, index)
             case ReasoningDelta():
                 pass
             case ToolCallStart(call=call, id=call_id, name=name):
@@ -227,8 +239,8 @@ class _OpenChoice:
     __slots__ = ("arguments", "logprobs", "reason", "starts", "texts")
 
     def __init__(self) -> None:
-        self.texts: dict[type, list[str]] = {}
-        self.logprobs: dict[type, list[TokenLogprob]] = {}
+        self.texts: defaultdict[type, list[str]] = defaultdict(list)
+        self.logprobs: defaultdict[type, list[TokenLogprob]] = defaultdict(list)
         self.starts: list[ToolCallStart] = []
         self.arguments: list[list[str]] = []
         self.reason: FinishReason | None = None
@@ -236,11 +248,11 @@ class _OpenChoice:
     def feed(self, event: Delta | Finished) -> None:
         match event:
             case ContentDelta() | RefusalDelta():
-                self.texts.setdefault(type(event), []).append(event.text)
+                self.texts[type(event)].append(event.text)
                 if event.logprobs is not None:
-                    self.logprobs.setdefault(type(event), []).extend(event.logprobs)
+                    self.logprobs[type(event)].extend(event.logprobs)
             case ReasoningDelta():
-                self.texts.setdefault(ReasoningDelta, []).append(event.text)
+                self.texts[ReasoningDelta].append(event.text)
             case ToolCallStart():
                 self.starts.append(event)
                 self.arguments.append([])
@@ -289,6 +301,17 @@ class Collector:
 
     def feed(self, event: Event) -> None:
         match event:
+            case (
+                ContentDelta()
+                | ReasoningDelta()
+                | RefusalDelta()
+                | ToolCallStart()
+                | ToolCallDelta()
+                | Finished()
+            ):
+                if event.index == len(self._choices):
+                    self._choices.append(_OpenChoice())
+                self._choices[event.index].feed(event)
             case Started():
                 self._started = event
             case Moderated(moderation=moderation):
@@ -296,9 +319,7 @@ class Collector:
             case Done():
                 self._done = event
             case _:
-                if event.index == len(self._choices):
-                    self._choices.append(_OpenChoice())
-                self._choices[event.index].feed(event)
+                assert_never(event)
 
     def close(self) -> Completion:
         """Raises GrammarViolation if the stream has not come to its end."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rejoinder.backends import Backend
 from rejoinder.backends.models import ModelInfo, Models
 from rejoinder.errors import INTERNAL_MESSAGE, ChatError, EngineFailed, InvalidParameter
-from rejoinder.events import Event, EventGrammar, Finished, Started
+from rejoinder.events import ContentDelta, Done, Event, EventGrammar, Finished, Started
 from rejoinder.service.accounts import Account
 from rejoinder.service.admission import Admission
 from rejoinder.service.ledger import Closing, Ledger, LedgerEntry
@@ -207,31 +207,37 @@ class ChatService:
         started: float,
     ) -> AsyncGenerator[Event, None]:
         """The stages of one answer, in the order that events pass them."""
-        prices = None if record.prices is FREE else record.prices
         events = backend.chat(decoded.chat, meter)
-        events = checked(events)
         for stage in self._extra_stages(decoded.chat, meter):
             events = stage(events)
-        events = metered(events, prices=prices, tier=record.tier, meter=meter)
-        return self._recorded(events, record, started)
+        return self._recorded(events, record, meter, started)
 
     async def _recorded(
-        self, events: AsyncGenerator[Event, None], record: Record, started: float
+        self, events: AsyncGenerator[Event, None], record: Record, meter: Meter, started: float
     ) -> AsyncGenerator[Event, None]:
-        """Stamps the start, notes how the answer goes, and lets out only ChatErrors."""
+        """The events as they may come (design, section 2), their start and end stamped; notes how
+        the answer goes, and lets out only ChatErrors."""
+        grammar = EventGrammar()
         try:
             async with aclosing(events):
                 async for event in events:
-                    if isinstance(event, Started):
-                        record.first_event_seconds = self._timer() - started
-                        event = replace(
-                            event,
-                            id=record.completion_id,
-                            created=record.created,
-                            service_tier=record.tier,
-                        )
-                    elif isinstance(event, Finished):
-                        record.finish_reasons = (*record.finish_reasons, event.reason)
+                    grammar.feed(event)
+                    match event:
+                        case ContentDelta():
+                            pass  # nearly every event
+                        case Started():
+                            record.first_event_seconds = self._timer() - started
+                            event = replace(
+                                event,
+                                id=record.completion_id,
+                                created=record.created,
+                                service_tier=record.tier,
+                            )
+                        case Finished(reason=reason):
+                            record.finish_reasons = (*record.finish_reasons, reason)
+                        case Done():
+                            prices = None if record.prices is FREE else record.prices
+                            event = metered(event, prices=prices, tier=record.tier, meter=meter)
                     yield event
             record.status = "ok"
         except ChatError as error:
@@ -255,15 +261,6 @@ def closing_of(record: Record, cost: Decimal) -> Closing:
         first_token_seconds=record.first_event_seconds,
         total_seconds=record.total_seconds,
     )
-
-
-async def checked(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """The same events; raises GrammarViolation at one that may not come (design, section 2)."""
-    grammar = EventGrammar()
-    async with aclosing(events):
-        async for event in events:
-            grammar.feed(event)
-            yield event
 
 
 def _within_model(request: ChatRequest, info: ModelInfo, impossible: Impossible) -> ChatRequest:
