@@ -337,10 +337,25 @@ class BatchedLog(logging.Handler):
             sys.stderr.flush()
 
 
+class _LogFormatter(logging.Formatter):
+    """The usual time of a line, its second put in words once."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return f"{_second(int(record.created))},{int(record.msecs):03d}"
+
+
+@functools.lru_cache(maxsize=2)
+def _second(number: int) -> str:
+    return time.strftime(logging.Formatter.default_time_format, time.localtime(number))
+
+
 def prepare_logs(level: int) -> None:
     """One JSON line a request on standard error, and what the parts have to say."""
+    # No line names a thread, a process or a place in the source (`logging`, "Optimization").
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     handler = BatchedLog()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(_LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

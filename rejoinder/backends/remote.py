@@ -510,6 +510,8 @@ class _Watch:
 
 async def _reach_end(response: aiohttp.ClientResponse) -> None:
     """Reads the end of the body, so that the connection can be used again."""
+    if response.content.at_eof():
+        return
     with suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with asyncio.timeout(REUSE_SECONDS):
             while not response.content.at_eof():

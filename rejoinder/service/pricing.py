@@ -6,7 +6,7 @@ This module must not know: accounts, requests, who asks.
 
 import functools
 import hashlib
-from decimal import Context, Decimal, localcontext
+from decimal import Context, Decimal
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,8 @@ from rejoinder.types import Tier, Usage
 __all__ = ["FREE", "Prices"]
 
 _EXACT = Context(prec=120)
-"""Wide enough that no product of a price as written and a count of tokens is ever rounded."""
+"""Wide enough that no product of a price as written and a count of tokens is ever rounded. Its
+methods are called: to enter it for each request would cost more than the sums."""
 
 
 class Prices(Struct, frozen=True, kw_only=True):
@@ -60,22 +61,23 @@ class Prices(Struct, frozen=True, kw_only=True):
         prompt token is paid once, at one of the three prices."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         written = min(usage.cache_write_tokens, usage.prompt_tokens - cached)
-        with localcontext(_EXACT):
-            per_million = (
-                (usage.prompt_tokens - cached - written) * self.input_tokens
-                + cached * self.cache_read_tokens
-                + written * self.cache_write_tokens
-                + usage.completion_tokens * self.output_tokens
-            )
-            return (per_million * self.factor(tier)).scaleb(-6)
+        per_million = Decimal(0)
+        for count, price in (
+            (usage.prompt_tokens - cached - written, self.input_tokens),
+            (cached, self.cache_read_tokens),
+            (written, self.cache_write_tokens),
+            (usage.completion_tokens, self.output_tokens),
+        ):
+            per_million = _EXACT.fma(count, price, per_million)
+        return _EXACT.scaleb(_EXACT.multiply(per_million, self.factor(tier)), -6)
 
     def at_most(self, num_tokens: int, tier: Tier) -> Decimal:
         """The most that so many tokens can cost, whatever kind they turn out to be."""
         dearest = max(
             self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens
         )
-        with localcontext(_EXACT):
-            return (num_tokens * dearest * self.factor(tier)).scaleb(-6)
+        per_million = _EXACT.multiply(num_tokens, dearest)
+        return _EXACT.scaleb(_EXACT.multiply(per_million, self.factor(tier)), -6)
 
 
 FREE = Prices()

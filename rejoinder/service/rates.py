@@ -4,6 +4,7 @@ Fixed windows of one minute that begin with the first request in them, because w
 when it comes back can then be told exactly (R211). This module must not know: models, money.
 """
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -153,7 +154,13 @@ def _redis(url: str) -> "tuple[Storage, ConnectionPool]":
 
 
 def _items(account: Account) -> tuple[RateLimitItem | None, RateLimitItem | None]:
-    rpm, tpm = account.requests_per_minute, account.tokens_per_minute
+    return _items_of(account.requests_per_minute, account.tokens_per_minute)
+
+
+@functools.lru_cache(maxsize=1024)
+def _items_of(
+    rpm: int | None, tpm: int | None
+) -> tuple[RateLimitItem | None, RateLimitItem | None]:
     return (
         None if rpm is None else RateLimitItemPerMinute(rpm, namespace="requests"),
         None if tpm is None else RateLimitItemPerMinute(tpm, namespace="tokens"),

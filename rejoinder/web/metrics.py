@@ -3,6 +3,7 @@
 It must not know: how anything is measured; records and snapshots come from those who know.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
@@ -52,22 +53,27 @@ class Metrics:
         self._registry = registry
         registry.register(_EngineCollector(snapshots))
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"rejoinder_{name}", text, labels, registry=registry)
+        # The child for some labels is looked up once: `labels()` takes a lock each time.
+        def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
+            whole = Counter(f"rejoinder_{name}", text, labels, registry=registry)
+            return functools.cache(whole.labels)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            labels = ("model", "tier")
-            return Histogram(f"rejoinder_{name}", text, labels, buckets=buckets, registry=registry)
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Callable[..., Histogram]:
+            whole = Histogram(
+                f"rejoinder_{name}", text, ("model", "tier"), buckets=buckets, registry=registry
+            )
+            return functools.cache(whole.labels)
 
         self._requests = counter(
             "requests", "Chat requests by how they ended.", "model", "dialect", "tier", "status"
         )
-        self._running = Gauge(
+        running = Gauge(
             "rejoinder_requests_running",
             "Chat requests that have been admitted and not ended.",
             ("model",),
             registry=registry,
         )
+        self._running: Callable[..., Gauge] = functools.cache(running.labels)
         self._tokens = counter("tokens", "Tokens by kind, as on the wire.", "model", "kind")
         self._finishes = counter("finish_reasons", "Choices by finish reason.", "model", "reason")
         self._errors = counter("errors", "Chat requests that failed, by code.", "model", "code")
@@ -122,12 +128,12 @@ class Metrics:
     # ------------------------------------------------------------ what is told
 
     def started(self, record: Record) -> None:
-        self._running.labels(record.model).inc()
+        self._running(record.model).inc()
 
     def ended(self, record: Record) -> None:
         model, tier, usage = record.model, record.tier, record.usage
-        self._running.labels(model).dec()
-        self._requests.labels(model, record.dialect, tier, record.status).inc()
+        self._running(model).dec()
+        self._requests(model, record.dialect, tier, record.status).inc()
         for kind, number in (
             ("prompt", usage.prompt_tokens),
             ("completion", usage.completion_tokens),
@@ -138,33 +144,33 @@ class Metrics:
             ("rejected_prediction", usage.rejected_prediction_tokens),
         ):
             if number:
-                self._tokens.labels(model, kind).inc(number)
+                self._tokens(model, kind).inc(number)
         for reason in record.finish_reasons:
-            self._finishes.labels(model, reason).inc()
+            self._finishes(model, reason).inc()
         if record.error is not None:
-            self._errors.labels(model, record.error).inc()
+            self._errors(model, record.error).inc()
         if record.cost:
-            self._cost.labels(model, tier).inc(float(record.cost))
-        self._request.labels(model, tier).observe(record.total_seconds)
+            self._cost(model, tier).inc(float(record.cost))
+        self._request(model, tier).observe(record.total_seconds)
         if record.first_event_seconds is not None:
-            self._first_token.labels(model, tier).observe(record.first_event_seconds)
+            self._first_token(model, tier).observe(record.first_event_seconds)
             if usage.completion_tokens > 1:
                 rest = record.total_seconds - record.first_event_seconds
                 per_token = rest / (usage.completion_tokens - 1)
-                self._per_token.labels(model, tier).observe(per_token)
+                self._per_token(model, tier).observe(per_token)
 
     def answered(self, exchange: Exchange) -> None:
-        self._http.labels(str(exchange.status)).inc()
+        self._http(str(exchange.status)).inc()
 
     def passed_over(self, model: str, provider: str, code: str) -> None:
         """A fallback went on to its next provider."""
-        self._fallback_moves.labels(model, provider, code).inc()
+        self._fallback_moves(model, provider, code).inc()
 
     def repaired(self, model: str, kind: str) -> None:
-        self._repairs.labels(model, kind).inc()
+        self._repairs(model, kind).inc()
 
     def violated(self, model: str, rule: str) -> None:
-        self._violations.labels(model, rule).inc()
+        self._violations(model, rule).inc()
 
 
 class _EngineCollector(Collector):

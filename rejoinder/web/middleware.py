@@ -164,6 +164,8 @@ class Front:
 
     def _log(self, exchange: Exchange) -> None:
         """One JSON line a request (style, rule 17); JSON so that no value can start a line."""
+        if not request_log.isEnabledFor(logging.INFO):
+            return
         line = {
             "id": exchange.request_id,
             "client_id": (exchange.header(b"x-client-request-id") or "")[:512],
@@ -174,7 +176,7 @@ class Front:
             "account": exchange.account.id if exchange.account else None,
             **exchange.fields,
         }
-        request_log.info("%s", msgspec.json.encode(line).decode())
+        request_log.info(msgspec.json.encode(line).decode())
 
 
 async def answer_not_found(exchange: Exchange) -> None:
