@@ -13,16 +13,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 
 import aiohttp
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rejoinder.backends.retry import RetryPolicy, retry_after_seconds
 from rejoinder.backends.rewrite import Rewriter, RewriteSpec
 from rejoinder.config import RemoteConfig
 from rejoinder.dialects.chunks import ChunkDecoder
 from rejoinder.dialects.provider import (
+    JsonWord,
     LimitName,
     ProviderRequest,
     encode_request,
     estimate_prompt_tokens,
+    lacks_json_word,
 )
 from rejoinder.dialects.provider_errors import read_error_body, to_chat_error
 from rejoinder.dialects.sse import SseReader
@@ -96,6 +100,13 @@ class _Stale(Exception):
     """A connection was closed before a byte of the answer came over it."""
 
 
+class _Habits(Struct, frozen=True):
+    """What only some providers insist on; learnt from what they refuse."""
+
+    limit_name: LimitName | None = None
+    json_word: JsonWord = "optional"
+
+
 class RemoteBackend:
     """One provider. Made outside a loop; its connections are opened by the first request.
 
@@ -132,7 +143,7 @@ class RemoteBackend:
         self._clock = clock
         self._sleep = sleep
         self._random = random
-        self._limit_name: LimitName | None = None
+        self._habits = _Habits()
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -151,7 +162,8 @@ class RemoteBackend:
         attempt = 0
         stale = False
         while True:
-            answer = self._answer(request, deadline)
+            habits = self._habits
+            answer = self._answer(request, deadline, habits)
             started = False
             try:
                 await answer.open(self._open)
@@ -174,7 +186,8 @@ class RemoteBackend:
                 answer.close()
                 self._account(answer.decoder, meter)
             if not (started or self._closed):
-                if self._learns_limit_name(failure.error, request):
+                self._learn(failure.error, request, habits)
+                if self._habits != habits:
                     continue
                 wait = self._retry.wait(
                     failure.error,
@@ -194,12 +207,13 @@ class RemoteBackend:
 
     # ------------------------------------------------------------ one try
 
-    def _answer(self, request: ChatRequest, deadline: float) -> "_Answer":
+    def _answer(self, request: ChatRequest, deadline: float, habits: _Habits) -> "_Answer":
         sent = encode_request(
             request,
             dialect=self._config.dialect,
             model=self._model,
-            limit_name=self._limit_name,
+            limit_name=habits.limit_name,
+            json_word=habits.json_word,
             reasoning_field=self._config.reasoning_field,
         )
         decoder = ChunkDecoder(
@@ -298,21 +312,21 @@ class RemoteBackend:
         for kind in decoder.repairs:
             self._on_repair(kind)
 
-    def _learns_limit_name(self, error: ChatError, request: ChatRequest) -> bool:
-        """Some models want the token limit under its other name: asked once, then known."""
+    def _learn(self, error: ChatError, request: ChatRequest, sent: _Habits) -> None:
+        """What a refusal of a request that was sent with these habits tells about the provider."""
+        if self._config.dialect != "openai" or not isinstance(error, InvalidRequest):
+            return
         if (
-            self._config.dialect != "openai"
-            or self._limit_name is not None
-            or request.max_tokens is None
-            or not isinstance(error, InvalidRequest)
-            or error.code not in ("unsupported_parameter", "unknown_parameter")
+            sent.limit_name is None
+            and request.max_tokens is not None
+            and error.code in ("unsupported_parameter", "unknown_parameter")
+            and error.param == request.max_tokens_param
         ):
-            return False
-        was_new = request.max_tokens_param == "max_completion_tokens"
-        if error.param != ("max_completion_tokens" if was_new else "max_tokens"):
-            return False
-        self._limit_name = "max_tokens" if was_new else "max_completion_tokens"
-        return True
+            was_new = request.max_tokens_param == "max_completion_tokens"
+            name: LimitName = "max_tokens" if was_new else "max_completion_tokens"
+            self._habits = replace(self._habits, limit_name=name)
+        elif lacks_json_word(request) and "json" in error.message.lower():
+            self._habits = replace(self._habits, json_word="required")
 
 
 class _Answer:

@@ -46,7 +46,8 @@ class Probe(Struct, frozen=True, kw_only=True):
     and `{name}` in it is the id that the probe of that name was given. `stop_after`: the client
     closes the connection after so many frames. `quiet`: before all others, one after the other,
     for answers that are compared: what else runs may change the numbers of an engine. `alone`:
-    when all others are done, one after the other, `delay_seconds` after the one before.
+    when all others are done, one after the other, `delay_seconds` after the one before; with
+    `until` earlier, as soon as an answer makes it true, given what was seen before.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Probe(Struct, frozen=True, kw_only=True):
     quiet: bool = False
     alone: bool = False
     delay_seconds: float = 0.0
+    until: Callable[[Mapping[str, Exchange], Exchange], bool] | None = None
     dialects: tuple[DialectName, ...] = ("O", "D")
 
 

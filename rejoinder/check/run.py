@@ -6,7 +6,7 @@ Must not know: single rules; how a report is printed.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +34,9 @@ Progress = Callable[[int, int, str], None]
 """Called with how many requests are done, how many there are, and the name of the last."""
 
 Dialect = Literal["openai", "deepinfra", "auto"]
+
+LOOK_SECONDS = 0.1
+"""Between one look and the next for what shall become true."""
 
 PATHS: dict[DialectName, str] = {"O": "/v1", "D": "/v1/openai"}
 
@@ -180,10 +183,20 @@ class _Round:
             self._count(probe.name)
         seen |= await self._together([p for p in probes if not (p.quiet or p.alone)])
         for probe in (p for p in probes if p.alone):
-            await asyncio.sleep(probe.delay_seconds)
-            seen[probe.name] = await ask(self._session, probe, self._target, {})
+            seen[probe.name] = await self._later(probe, seen)
             self._count(probe.name)
         return seen
+
+    async def _later(self, probe: Probe, seen: Mapping[str, Exchange]) -> Exchange:
+        """Asked after its delay; with `until` again and again, up to then."""
+        deadline = time.perf_counter() + probe.delay_seconds
+        while probe.until is not None and (left := deadline - time.perf_counter()) > 0:
+            await asyncio.sleep(min(LOOK_SECONDS, left))
+            exchange = await ask(self._session, probe, self._target, {})
+            if probe.until(seen, exchange):
+                return exchange
+        await asyncio.sleep(max(0.0, deadline - time.perf_counter()))
+        return await ask(self._session, probe, self._target, {})
 
     async def _together(self, probes: list[Probe]) -> dict[str, Exchange]:
         tasks: dict[str, asyncio.Task[Exchange]] = {}

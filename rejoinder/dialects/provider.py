@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, assert_never
 import msgspec
 from msgspec import Struct
 
+from rejoinder.dialects.messages import mentions_json
 from rejoinder.errors import InvalidRequest
 from rejoinder.types import (
     AssistantMessage,
@@ -43,17 +44,20 @@ from rejoinder.types import (
 __all__ = [
     "REQUEST_FIELDS",
     "FieldSupport",
+    "JsonWord",
     "LimitName",
     "ProviderDialect",
     "ProviderRequest",
     "Support",
     "encode_request",
     "estimate_prompt_tokens",
+    "lacks_json_word",
 ]
 
 ProviderDialect = Literal["openai", "deepinfra"]
 Support = Literal["served", "emulated", "ignored", "refused"]
 LimitName = Literal["max_tokens", "max_completion_tokens"]
+JsonWord = Literal["optional", "required"]
 
 
 class FieldSupport(Struct, frozen=True):
@@ -235,7 +239,14 @@ REQUEST_FIELDS: tuple[FieldSupport, ...] = (
         lambda r: not r.parallel_tool_calls,
         "calls after the first are dropped here",
     ),
-    FieldSupport("response_format", "served", "served", lambda r: True),
+    FieldSupport(
+        "response_format",
+        "served",
+        "served",
+        lambda r: True,
+        "OpenAI: json_object for messages without the word: the provider is told to write JSON, "
+        "if it insists",
+    ),
     FieldSupport(
         "response_format.type: regex",
         "refused",
@@ -279,15 +290,21 @@ def encode_request(
     dialect: ProviderDialect,
     model: str,
     limit_name: LimitName | None = None,
+    json_word: JsonWord = "optional",
     reasoning_field: str = "auto",
 ) -> ProviderRequest:
     """The provider's body and what is left to us. Raises InvalidRequest naming the parameter.
 
-    `limit_name`: what this provider calls the token limit; None: as the client did.
+    `limit_name`: what this provider calls the token limit; None: as the client did. `json_word`:
+    whether it serves json_object only where the word is in a message (R42, R43).
     """
     _refuse(request, dialect)
     body: JsonObject = {"model": model}
-    body["messages"] = _Messages(dialect, reasoning_field).encode(request.messages)
+    messages = _Messages(dialect, reasoning_field).encode(request.messages)
+    if json_word == "required" and lacks_json_word(request):
+        first = isinstance(request.messages[0], SystemMessage | DeveloperMessage)
+        messages.insert(int(first), {"role": "system", "content": "Answer with one JSON object."})
+    body["messages"] = messages
     body["stream"] = True
     body["stream_options"] = {"include_usage": True}
     for encode in (_sampling, _limits, _tools, _format, _hints):
@@ -300,6 +317,12 @@ def encode_request(
     stop = request.stop if len(request.stop) > MAX_STOP[dialect] else ()
     one_call = not request.parallel_tool_calls or request.legacy_functions
     return ProviderRequest(msgspec.json.encode(body), stop, 1 if one_call else None)
+
+
+def lacks_json_word(request: ChatRequest) -> bool:
+    """Whether an OpenAI-like provider may refuse its json_object."""
+    is_json = isinstance(request.response_format, JsonObjectFormat)
+    return is_json and not mentions_json(request.messages)
 
 
 def estimate_prompt_tokens(request: ChatRequest) -> int:

@@ -42,21 +42,24 @@ def _entry(entry: JsonObject, deviate: Deviate) -> TokenLogprob:
     if not isinstance(token, str):
         deviate("logprobs_shape", "token")
         token = ""
-    top = entry.get("top_logprobs")
-    return TokenLogprob(
-        token=token,
-        logprob=_logprob(entry.get("logprob"), deviate),
-        bytes=_bytes(entry.get("bytes")),
-        top=tuple(
-            TopLogprob(
-                token=str(one.get("token", "")),
-                logprob=_logprob(one.get("logprob"), deviate),
-                bytes=_bytes(one.get("bytes")),
-            )
-            for one in (top if isinstance(top, list) else ())
-            if isinstance(one, dict)
-        ),
+    listed = entry.get("top_logprobs")
+    top = tuple(
+        TopLogprob(
+            token=str(one.get("token", "")),
+            logprob=_logprob(one.get("logprob"), deviate),
+            bytes=_bytes(one.get("bytes")),
+        )
+        for one in (listed if isinstance(listed, list) else ())
+        if isinstance(one, dict)
     )
+    logprob = _logprob(entry.get("logprob"), deviate)
+    return TokenLogprob(token, logprob, _bytes(entry.get("bytes")), _rank(logprob, top), top)
+
+
+def _rank(logprob: float, top: tuple[TopLogprob, ...]) -> int | None:
+    """All that alternatives tell: behind 20 of them it is not among the 20 likeliest (R156)."""
+    ahead = sum(one.logprob > logprob for one in top)
+    return ahead + 1 if ahead >= 20 else None
 
 
 def _parallel(value: JsonObject, deviate: Deviate) -> Logprobs:

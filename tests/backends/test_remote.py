@@ -37,6 +37,7 @@ from rejoinder.types import (
     AssistantMessage,
     ChatRequest,
     Completion,
+    JsonObjectFormat,
     Meter,
     Tool,
     ToolCall,
@@ -294,6 +295,31 @@ async def test_the_name_of_the_limit_is_learnt() -> None:
             {"max_completion_tokens": 7},
             {"max_completion_tokens": 7},
         ]
+
+
+async def test_a_provider_that_wants_the_word_json_is_given_it() -> None:
+    """R42 behind R43: asked once, then known; requests that were on their way learn it too."""
+    complaint = {
+        "error": {
+            "message": "'messages' must contain the word 'json' in some form, to use "
+            "'response_format' of type 'json_object'.",
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": None,
+        }
+    }
+    request = ChatRequest(
+        model="m", messages=(UserMessage("hi"),), response_format=JsonObjectFormat()
+    )
+    replies = (failing(400, complaint), failing(400, complaint), Reply(answer("{}")))
+    async with serving(*replies) as upstream, backend_for(upstream, max_retries=0) as backend:
+        await asyncio.gather(completed(backend, request), completed(backend, request))
+        await completed(backend, request)
+        told = [
+            any("JSON" in message["content"] for message in sent["messages"])
+            for sent in upstream.requests
+        ]
+        assert told == [False, False, True, True, True]
 
 
 def test_auto_knows_thinking_models_by_name() -> None:

@@ -1014,6 +1014,17 @@ def test_logprobs_that_json_cannot_carry_are_clamped() -> None:
     assert (second.logprob, second.bytes, second.top) == (-9999.0, None, ())
 
 
+@pytest.mark.parametrize(("num_top", "rank"), [(5, None), (19, None), (20, 21)])
+def test_a_token_behind_twenty_alternatives_is_known_to_be(num_top: int, rank: int | None) -> None:
+    """R156: what a provider's list proves, and nothing that it does not."""
+    top = [{"token": f"t{k}", "logprob": -1 - k / 10} for k in range(num_top)]
+    entry = {"token": "a", "logprob": -9.0, "top_logprobs": top}
+    choice = {"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [entry]}}
+    got, _ = choice_of(json.dumps({"choices": [choice]}), chunk(finish="stop"))
+    assert got.content_logprobs is not None
+    assert got.content_logprobs[0].rank == rank
+
+
 def test_logprobs_of_text_completions_are_read() -> None:
     logprobs = {
         "tokens": ["a", "b"],

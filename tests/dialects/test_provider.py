@@ -305,6 +305,20 @@ def test_the_token_limit_has_one_name(named: str, configured: Any, told: str) ->
     assert {k for k in body(request, "deepinfra") if "max" in k} == {"max_tokens"}
 
 
+def test_the_word_json_is_said_only_where_it_is_required_and_missing() -> None:
+    told = {"role": "system", "content": "Answer with one JSON object."}
+    hi = {"role": "user", "content": "hi"}
+    request = asking(response_format=JsonObjectFormat())
+    assert body(request)["messages"] == [hi]
+    assert body(request, json_word="required")["messages"] == [told, hi]
+    assert body(HI, json_word="required")["messages"] == [hi]
+    with_word = replace(request, messages=(UserMessage("as Json"),))
+    assert len(body(with_word, json_word="required")["messages"]) == 1
+    with_system = replace(request, messages=(SystemMessage("s"), UserMessage("hi")))
+    roles = [m["content"] for m in body(with_system, json_word="required")["messages"]]
+    assert roles == ["s", told["content"], "hi"]
+
+
 def test_what_is_left_to_us() -> None:
     assert sent(asking(stop=tuple("abcd"))).stop == ()
     assert sent(asking(stop=tuple("abcde"))).stop == tuple("abcde")
