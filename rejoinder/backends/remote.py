@@ -6,6 +6,7 @@ clients, fallbacks.
 """
 
 import asyncio
+import io
 import math
 import random
 import time
@@ -47,6 +48,9 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 
 MAX_ERROR_BYTES = 64 * 1024
 """Of an error's body; the rest is not read."""
+
+LONG_BODY_BYTES = 1024 * 1024
+"""Of a request; from here on it is written piece by piece."""
 
 ERROR_BODY_SECONDS = 5.0
 
@@ -244,10 +248,12 @@ class RemoteBackend:
 
     async def _open(self, sent: ProviderRequest, deadline: float) -> aiohttp.ClientResponse:
         """The head of an answer with status 200. Raises _Failure, _Stale."""
+        # A long body in one piece would hold up everything else.
+        body = sent.body if len(sent.body) < LONG_BODY_BYTES else io.BytesIO(sent.body)
         try:
             async with asyncio.timeout_at(deadline):
                 response = await self._client().post(
-                    self._url, data=sent.body, headers=self._headers, allow_redirects=False
+                    self._url, data=body, headers=self._headers, allow_redirects=False
                 )
         except aiohttp.ServerTimeoutError:
             raise _Failure(

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator
 
 from rejoinder.check.exchange import (
@@ -313,6 +314,23 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def begins(data: bytes, text: str) -> bool:
+    """Whether bytes begin with a text. Bytes that are no text are U+FFFD there, however many."""
+    return data.startswith(utf8(text)) or _legible(data).startswith(_FFFD.sub("\ufffd", text))
+
+
+def spells(data: bytes, text: str) -> bool:
+    """Whether bytes are a text, in the same sense."""
+    return data == utf8(text) or _legible(data) == _FFFD.sub("\ufffd", text)
+
+
+_FFFD = re.compile("\ufffd+")
+
+
+def _legible(data: bytes) -> str:
+    return _FFFD.sub("\ufffd", data.decode("utf-8", "replace"))
+
+
 @rule(
     "R163",
     "Entries spell the text",
@@ -328,7 +346,7 @@ def entries_spell_text(x: Exchange) -> Iterable[Problem]:
         data = joined(choice.content_logprobs)
         if data is None or not choice.content_logprobs:
             continue
-        if not data.startswith(utf8(choice.content)):
+        if not begins(data, choice.content):
             yield Problem(
                 f"the entries spell {data.decode('utf-8', 'replace')!r:.120}, "
                 f"the content is {choice.content!r:.120}",
@@ -360,8 +378,8 @@ def entries_of_delta(x: Exchange) -> Iterable[Problem]:
             yield at(piece, "a chunk with text and without logprobs")
         elif (
             data is not None
-            and data != utf8(text)
-            and (last.get(piece.index) is not piece or not data.startswith(utf8(text)))
+            and not spells(data, text)
+            and (last.get(piece.index) is not piece or not begins(data, text))
         ):
             yield at(piece, f"the entries spell {data!r:.80}, the delta is {text!r:.80}")
 
