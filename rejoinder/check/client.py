@@ -78,17 +78,35 @@ def _json(value: JsonObject) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
+def new_session() -> aiohttp.ClientSession:
+    """Sends nothing of its own, and as much at once as it is asked to."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None),
+        skip_auto_headers=("User-Agent", "Content-Type", "Accept", "Accept-Encoding"),
+    )
+
+
 async def ask(
     session: aiohttp.ClientSession, probe: Probe, target: Target, ids: Mapping[str, str]
 ) -> Exchange:
-    """One request and its answer. A connection that fails is an answer with status 0."""
+    """One request and its answer; with status 0 where there is none."""
     request = request_of(probe, target, ids)
     at, started = time.time(), time.perf_counter()
     collected = _Collected()
     try:
         async with asyncio.timeout(target.timeout_seconds):
-            await _exchange(session, request, probe.stop_after, started, collected)
-    except (aiohttp.ClientError, OSError, TimeoutError):
+            try:
+                await _exchange(session, request, probe.stop_after, started, collected)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if collected.status:
+                    raise
+                # A kept connection that the server had closed says nothing about this request.
+                async with new_session() as fresh:
+                    await _exchange(fresh, request, probe.stop_after, started, collected)
+    except TimeoutError:
+        collected.ending = "cut" if collected.status else "closed by client"
+    except (aiohttp.ClientError, OSError):
         collected.ending = "cut"
     return Exchange(
         probe=probe.name,

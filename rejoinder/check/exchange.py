@@ -46,7 +46,8 @@ class Read(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True, kw_only=True):
-    """What came. `ending`: the body ended by itself, broke off, or the client closed it."""
+    """What came. `ending`: the body ended by itself, broke off, or the client closed it. A status
+    of 0: there was no answer."""
 
     status: int = 200
     headers: Headers = ()
@@ -141,6 +142,19 @@ class Exchange:
     @property
     def ok(self) -> bool:
         return self.response.status == 200
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether nothing came for as long as the client waited: that proves nothing."""
+        return self.response.status == 0 and self.response.ending == "closed by client"
+
+    @property
+    def how_answered(self) -> str:
+        """The status in words."""
+        if self.response.status:
+            return f"answered with {self.response.status}"
+        late = self.is_unanswered
+        return "not answered in time" if late else "not answered: the connection was closed"
 
     @property
     def is_stream(self) -> bool:

@@ -54,7 +54,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """All outcomes of one server or one file. Times in seconds."""
+    """All outcomes of one server or one file. Times in seconds. `num_unanswered`: how many of the
+    requests got nothing, in time or at all."""
 
     subject: str
     model: str
@@ -62,6 +63,7 @@ class Report(Struct, frozen=True, kw_only=True):
     mode: Mode
     outcomes: tuple[Outcome, ...]
     num_requests: int
+    num_unanswered: int = 0
     seconds: float = 0.0
 
     @property
@@ -144,7 +146,6 @@ def judge_rule(evidence: Evidence, rule: Rule) -> Outcome:
     worst = "passed"
     if findings:
         worst = "failed" if any(f.severity == "error" for f in findings) else "warned"
-    ordered = sorted(findings, key=lambda f: f.severity)
     return Outcome(
         rule=rule.id,
         group=rule.group,
@@ -153,8 +154,15 @@ def judge_rule(evidence: Evidence, rule: Rule) -> Outcome:
         verdict=worst,  # type: ignore[arg-type]
         looked=looked,
         count=len(findings),
-        findings=tuple(ordered[:MAX_FINDINGS]),
+        findings=_most_telling(findings),
     )
+
+
+def _most_telling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Errors before warnings, and what was not said yet before what repeats."""
+    first = {finding.message: finding for finding in reversed(findings)}
+    ranked = sorted(findings, key=lambda f: (f.severity, first[f.message] is not f))
+    return tuple(ranked[:MAX_FINDINGS])
 
 
 def _finding(rule: str, severity: Severity, problem: Problem) -> Finding:

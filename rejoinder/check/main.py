@@ -111,7 +111,8 @@ def _report(options: CheckOptions, console: Console) -> Report:
 def _write(report: Report, options: CheckOptions, console: Console) -> None:
     if options.output:
         Path(options.output).write_text(render(report, options.report), encoding="utf-8")
-        console.print(f"{options.output}: {summary(report)}", markup=False, highlight=False)
+        text = f"{options.output}: {summary(report)}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     elif options.report == "text":
         print_report(report, Console(highlight=False))
     else:

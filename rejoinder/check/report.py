@@ -2,6 +2,7 @@
 
 import html
 import io
+import itertools
 from collections.abc import Callable
 from typing import Literal
 from xml.etree import ElementTree
@@ -24,6 +25,14 @@ _STYLE: dict[Verdict, str] = {
 }
 
 
+_TITLES: dict[Verdict, str] = {
+    "passed": "passed",
+    "failed": "failed",
+    "warned": "warned",
+    "skipped": "not judged",
+}
+
+
 def render(report: Report, form: Format) -> str:
     """The whole report in one form."""
     return _FORMS[form](report)
@@ -31,11 +40,21 @@ def render(report: Report, form: Format) -> str:
 
 def summary(report: Report) -> str:
     """One line: what was checked, and how it went."""
-    counts = report.verdicts
+    return f"{subject(report)}: score {report.score:.1f} of 100; {counts(report)}"
+
+
+def subject(report: Report) -> str:
+    return f"{report.subject} ({report.dialect}, {report.mode})"
+
+
+def counts(report: Report) -> str:
+    """How it went, without the score."""
+    found = report.verdicts
+    silence = f", {report.num_unanswered} without an answer" if report.num_unanswered else ""
     return (
-        f"{report.subject} ({report.dialect}, {report.mode}): score {report.score:.1f} of 100; "
-        f"{counts['passed']} passed, {counts['failed']} failed, {counts['warned']} warned, "
-        f"{counts['skipped']} skipped; {report.num_requests} requests in {report.seconds:.1f} s"
+        f"{found['passed']} passed, {found['failed']} failed, {found['warned']} warned, "
+        f"{found['skipped']} not judged; {report.num_requests} requests{silence} "
+        f"in {report.seconds:.1f} s"
     )
 
 
@@ -44,6 +63,12 @@ def by_group(report: Report) -> dict[str, list[Outcome]]:
     for outcome in report.outcomes:
         groups[outcome.group].append(outcome)
     return {name: outcomes for name, outcomes in groups.items() if outcomes}
+
+
+def by_place(outcome: Outcome) -> list[list[Finding]]:
+    """Findings of the same bytes and request together."""
+    found = itertools.groupby(outcome.findings, lambda f: (place(f), f.curl))
+    return [list(one) for _, one in found]
 
 
 # ---------------------------------------------------------------- text
@@ -62,15 +87,15 @@ def print_report(report: Report, console: Console) -> None:
             _print_outcome(outcome, console)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("section")
-    for verdict in ("passed", "failed", "warned", "skipped"):
-        table.add_column(verdict, justify="right")
+    for title in _TITLES.values():
+        table.add_column(title, justify="right")
     for name, outcomes in by_group(report).items():
-        counts = {v: sum(o.verdict == v for o in outcomes) for v in _STYLE}
+        numbers = {v: sum(o.verdict == v for o in outcomes) for v in _STYLE}
         table.add_row(
             name,
             *(
                 Text(str(n) if n else "·", style=_STYLE[v] if n else "dim")
-                for v, n in counts.items()
+                for v, n in numbers.items()
             ),
         )
     console.print(table)
@@ -81,9 +106,10 @@ def print_report(report: Report, console: Console) -> None:
         for outcome in skipped:
             reasons.setdefault(outcome.reason, []).append(outcome.rule)
         for reason, rules in reasons.items():
-            console.print(Text(f"  {' '.join(rules)}: {reason}", style="dim"))
+            _indented(f"{' '.join(rules)}: {reason}", console, "dim", by=2)
     console.print()
-    console.print(Text(summary(report), style="bold" if report.passed else "bold red"))
+    for line in (subject(report), f"score {report.score:.1f} of 100; {counts(report)}"):
+        console.print(Text(line, style="bold" if report.passed else "bold red"), soft_wrap=True)
 
 
 def _print_outcome(outcome: Outcome, console: Console) -> None:
@@ -92,15 +118,21 @@ def _print_outcome(outcome: Outcome, console: Console) -> None:
     if outcome.count > len(outcome.findings):
         head.append(f"  ({outcome.count} times)", style="dim")
     console.print(head)
-    console.print(Text(f"  {BY_ID[outcome.rule].says}", style="dim"))
-    for finding in outcome.findings:
-        console.print(Text(f"  • {finding.message}"))
-        console.print(Text(f"    {place(finding)}", style="dim"))
-        if finding.excerpt:
-            console.print(Text(f"    {finding.excerpt}", style="cyan"))
-        if finding.curl:
-            console.print(Text(f"    {finding.curl}", style="dim"), soft_wrap=True)
+    _indented(BY_ID[outcome.rule].says, console, "dim", by=2)
+    for found in by_place(outcome):
+        for finding in found:
+            _indented(f"• {finding.message}", console, by=2)
+        _indented(place(found[0]), console, "dim")
+        _indented(found[0].excerpt, console, "cyan")
+        if found[0].curl:  # one line, to be copied
+            console.print(Text(f"    {found[0].curl}", style="dim"), soft_wrap=True)
     console.print()
+
+
+def _indented(text: str, console: Console, style: str = "", *, by: int = 4) -> None:
+    for line in Text(text, style=style).wrap(console, max(20, console.width - by)):
+        line.rstrip()
+        console.print(Text(" " * by) + line)
 
 
 def place(finding: Finding) -> str:
@@ -187,6 +219,9 @@ body {{
 }}
 h1 {{ font-size: 1.3rem; }}
 h2 {{ font-size: 1.05rem; margin: 2rem 0 .5rem; text-transform: capitalize; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .15rem 1.2rem .15rem 0; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
 .score {{ font-size: 2.4rem; font-weight: 650; }}
 details, .rule {{ border-top: 1px solid var(--line); padding: .35rem 0; }}
 summary {{ cursor: pointer; }}
@@ -203,6 +238,7 @@ pre {{
 </style></head><body>
 <h1>{title}</h1>
 <p><span class="score">{score}</span> of 100<br>{summary}</p>
+{table}
 {body}
 </body></html>
 """
@@ -217,26 +253,37 @@ def as_html(report: Report) -> str:
     return _PAGE.format(
         title=html.escape(f"rejoinder check {report.subject}"),
         score=f"{report.score:.1f}",
-        summary=html.escape(summary(report)),
+        summary=html.escape(f"{report.model} ({report.dialect}, {report.mode}): {counts(report)}"),
+        table=_html_table(report),
         body="\n".join(body),
     )
 
 
+def _html_table(report: Report) -> str:
+    rows = [f"<tr><th>section{''.join(f'<th>{title}' for title in _TITLES.values())}"]
+    for name, outcomes in by_group(report).items():
+        numbers = (sum(o.verdict == verdict for o in outcomes) for verdict in _TITLES)
+        rows.append(f"<tr><td>{name}{''.join(f'<td>{n or chr(0xB7)}' for n in numbers)}")
+    return f"<table>{''.join(rows)}</table>"
+
+
 def _html_outcome(outcome: Outcome) -> str:
     esc = html.escape
-    head = f"<b>{outcome.verdict}</b> {outcome.rule} {esc(outcome.title)}"
+    head = f"<b>{_TITLES[outcome.verdict]}</b> {outcome.rule} {esc(outcome.title)}"
     if not outcome.findings:
         reason = f" <span class=where>{esc(outcome.reason)}</span>" if outcome.reason else ""
         return f'<div class="rule {outcome.verdict}">{head}{reason}</div>'
     found = "".join(
-        f"<p>{esc(f.message)} <span class=where>{esc(place(f))}</span></p>"
-        + (f"<pre>{esc(f.excerpt)}</pre>" if f.excerpt else "")
-        + (f"<pre>{esc(f.curl)}</pre>" if f.curl else "")
-        for f in outcome.findings
+        f"<p>{'<br>'.join(esc(f.message) for f in same)} "
+        f"<span class=where>{esc(place(same[0]))}</span></p>"
+        + (f"<pre>{esc(same[0].excerpt)}</pre>" if same[0].excerpt else "")
+        + (f"<pre>{esc(same[0].curl)}</pre>" if same[0].curl else "")
+        for same in by_place(outcome)
     )
+    times = f" <span class=where>×{outcome.count}</span>" if outcome.count > 1 else ""
     return (
         f'<details class="{outcome.verdict}"{" open" if outcome.verdict == "failed" else ""}>'
-        f"<summary>{head} <span class=where>×{outcome.count}</span></summary>"
+        f"<summary>{head}{times}</summary>"
         f"<p class=where>{esc(BY_ID[outcome.rule].says)}</p>{found}</details>"
     )
 

@@ -93,17 +93,19 @@ class Evidence:
         return self._by_probe.get(name)
 
     def get(self, name: str) -> Exchange:
-        """Raises Skipped if the probe was not sent."""
+        """Raises Skipped if the probe was not sent, or not answered in time."""
         exchange = self._by_probe.get(name)
         if exchange is None:
             raise Skipped(f"the request “{name}” was not made")
+        if exchange.is_unanswered:
+            raise Skipped(f"the request “{name}” was not answered in time")
         return exchange
 
     def answer(self, name: str) -> Exchange:
         """Raises Skipped if the probe was not sent or not answered with 200."""
         exchange = self.get(name)
         if not exchange.is_answer:
-            raise Skipped(f"the request “{name}” was answered with {exchange.response.status}")
+            raise Skipped(f"the request “{name}” was {exchange.how_answered}")
         return exchange
 
 

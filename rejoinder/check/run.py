@@ -13,7 +13,7 @@ from typing import Literal
 import aiohttp
 import msgspec
 
-from rejoinder.check.client import COMPLETIONS, Target, ask, request_of
+from rejoinder.check.client import COMPLETIONS, Target, ask, new_session, request_of
 from rejoinder.check.exchange import (
     DIALECT_NAMES,
     DialectName,
@@ -95,11 +95,7 @@ async def grade(
     """
     rules = select_rules(only)
     started = time.perf_counter()
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=None),
-        skip_auto_headers=("User-Agent", "Content-Type", "Accept", "Accept-Encoding"),
-    ) as session:
+    async with new_session() as session:
         target = await find_target(
             session, url, model, api_key=api_key, dialect=dialect, timeout_seconds=timeout_seconds
         )
@@ -115,6 +111,7 @@ async def grade(
         mode=mode,
         outcomes=tuple(judge(evidence, rules)),
         num_requests=len(evidence.exchanges),
+        num_unanswered=sum(x.response.status == 0 for x in evidence.exchanges),
         seconds=time.perf_counter() - started,
     )
 

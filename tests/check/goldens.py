@@ -207,6 +207,27 @@ def longer(seen: Seen) -> None:
     seen["limit of 3"] = with_response(x, body=json.dumps(value).encode())
 
 
+def newer_call(chunk: Any) -> None:
+    """A call of a function that was given as the older `functions` comes in the newer form."""
+    for choice in chunk["choices"]:
+        if function := choice["delta"].pop("function_call", None):
+            call = {"index": 0, "function": function}
+            if "name" in function:
+                call |= {"id": "call_1", "type": "function"}
+            choice["delta"]["tool_calls"] = [call]
+        if choice["finish_reason"] == "function_call":
+            choice["finish_reason"] = "tool_calls"
+
+
+def unlimited(seen: Seen) -> None:
+    """As if the limit were not known: more tokens, and an end by itself."""
+    longer(seen)
+    x = seen["limit of 3"]
+    body = x.response.body.replace(b'"finish_reason": "length"', b'"finish_reason": "stop"')
+    assert body != x.response.body
+    seen["limit of 3"] = with_response(x, body=body)
+
+
 def slow(seen: Seen) -> None:
     """Many chunks, all at once, late."""
     x = seen[N]
@@ -614,6 +635,7 @@ OTHERS: list[Golden] = [
     one("R148", "O", body("allowed_tools required", message("content", value=""))),
     one("R149", "O", chunk(T, 2, call("function", "arguments", value='{"city" :'))),
     one("R150", "O", chunk("functions", 2, delta("function_call", "name", value="get_weather"))),
+    one("R150", "O", chunks("functions", newer_call)),
     # ------------------------------------------------------------ logprobs
     one(
         "R151",
@@ -820,6 +842,7 @@ OTHERS: list[Golden] = [
         ),
     ),
     one("R183", "O", longer, "R86", note="the streamed counters are others"),
+    one("R183", "O", unlimited, "R86", note="the streamed answer is another"),
     one("R184", "O", several(prompt_counts("n=3", 21), streamed_prompt_counts(N, 21))),
     one("R185", "O", prompt_counts("R185: more tools", 20)),
     one(

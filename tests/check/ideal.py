@@ -501,6 +501,10 @@ async def _respond(
         body = gzip.decompress(body)
     request = Request(method=method, url=f"http://ideal{path}", headers=headers, body=body)  # type: ignore[arg-type]
     response = ideal.answer(request)
+    if not response.status:  # silence until the client gives up, or at once the end
+        if response.ending == "closed by client":
+            await reader.read()
+        raise ConnectionError
     lines = [f"HTTP/1.1 {response.status} X", *(f"{n}: {v}" for n, v in response.headers)]
     if response.reads:
         writer.write("\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode())

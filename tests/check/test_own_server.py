@@ -13,11 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from rejoinder.check.client import Target, ask
+from rejoinder.check.client import Target, ask, new_session
 from rejoinder.check.exchange import DialectName
 from rejoinder.check.judge import Outcome, judge
 from rejoinder.check.probes import LIMIT, MODERATED, MODERATED_STREAMED
@@ -285,7 +284,7 @@ async def provoked(url: str, dialect: DialectName) -> Evidence:
         timeout_seconds=30,
     )
     moderated = (MODERATED, MODERATED_STREAMED) if dialect == "O" else ()
-    async with aiohttp.ClientSession() as session:
+    async with new_session() as session:
         seen = {one.name: await ask(session, one, target, {}) for one in (*TROUBLES, *moderated)}
         for secret in (POOR, SLOW, SLOW):
             other = replace(target, api_key=secret)

@@ -9,7 +9,7 @@ import pytest
 
 from rejoinder.check.exchange import DialectName, Request, Response
 from rejoinder.check.main import CheckOptions, main_check
-from rejoinder.check.report import Format, render
+from rejoinder.check.report import Format, render, summary
 from rejoinder.check.rules import GROUPS, RULES
 from rejoinder.check.run import CannotCheck, grade, grade_file, probes_for, select_rules
 from tests.check.ideal import KEY, MODEL, Answer, Ideal, serve, sse
@@ -136,6 +136,53 @@ async def test_unreachable_and_refusing_servers_are_told() -> None:
             await grade(url, model=MODEL, api_key="wrong")
         with pytest.raises(CannotCheck, match="404"):
             await grade(url, model="other", api_key=KEY)
+
+
+class Silent(Ideal):
+    """Says nothing to one request, and hangs up on another."""
+
+    def answer(self, request: Request) -> Response:
+        if b'"n": 0' in request.body:
+            return Response(status=0, ending="closed by client")
+        if b'"no_such_key"' in request.body:
+            return Response(status=0, ending="cut")
+        return super().answer(request)
+
+
+async def test_silence_proves_nothing_and_is_told() -> None:
+    async with serve(Silent("O")) as url:
+        report = await grade(
+            url,
+            model=MODEL,
+            api_key=KEY,
+            dialect="openai",
+            only=("R15", "R18", "R209"),
+            timeout_seconds=1,
+        )
+    by_rule = {o.rule: o for o in report.outcomes}
+    assert (by_rule["R15"].verdict, by_rule["R15"].count) == ("failed", 1)
+    assert "the connection was closed" in by_rule["R15"].findings[0].message
+    assert by_rule["R18"].verdict == "skipped"
+    assert by_rule["R18"].reason == "the request “R18: n is 0” was not answered in time"
+    assert by_rule["R209"].verdict == "passed"
+    assert report.num_unanswered == 2
+    assert "requests, 2 without an answer in" in summary(report)
+
+
+async def test_a_kept_connection_that_was_closed_is_no_finding() -> None:
+    class Once(Ideal):
+        hung_up = False
+
+        def answer(self, request: Request) -> Response:
+            if b'"no_such_key"' in request.body and not self.hung_up:
+                self.hung_up = True
+                return Response(status=0, ending="cut")
+            return super().answer(request)
+
+    async with serve(Once("O")) as url:
+        report = await grade(url, model=MODEL, api_key=KEY, dialect="openai", only=("R15",))
+    assert [o.verdict for o in report.outcomes] == ["passed"]
+    assert report.num_unanswered == 0
 
 
 def test_unknown_rules_are_told() -> None:

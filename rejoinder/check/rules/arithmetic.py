@@ -25,7 +25,6 @@ from rejoinder.check.probes import (
     function,
 )
 from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, rule, whole_rule
-from rejoinder.check.rules.body import cut_by_length
 from rejoinder.types import JsonObject
 
 TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -330,16 +329,17 @@ def reasoning_in_completion_d(x: Exchange) -> Iterable[Problem]:
     "R183",
     "The limit is the limit",
     dialect="B",
-    says="completion_tokens of a single answer that its limit cut is the limit.",
+    says="completion_tokens of a single answer is never above its limit, and is the limit where "
+    "that cut it.",
     how="completion_tokens above the limit; R80 has those below. Rejected prediction tokens count "
     "too, and may exceed it.",
 )
 def limit_is_the_limit(x: Exchange) -> Iterable[Problem]:
-    if x.asked.get("prediction") is not None:
+    if x.asked.get("prediction") is not None or x.n != 1 or x.limit is None or x.usage is None:
         raise Skipped
-    for limit, completion in cut_by_length(x):
-        if completion > limit:
-            yield Problem(f"{completion} completion tokens; the limit is {limit}")
+    completion = as_int(x.usage.get("completion_tokens"))
+    if completion > x.limit:
+        yield Problem(f"{completion} completion tokens; the limit is {x.limit}")
 
 
 @whole_rule(

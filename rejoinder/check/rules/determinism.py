@@ -105,7 +105,7 @@ def _stored(e: Evidence) -> Exchange:
 def stored_completions(e: Evidence) -> Iterable[Problem]:
     x, got = _stored(e), e.get(_GET.name)
     if not got.ok:
-        yield Problem(f"GET answered with {got.response.status}", None, got)
+        yield Problem(f"GET {got.how_answered}", None, got)
     elif as_object(got.body).get("id") != as_object(x.body).get("id"):
         yield Problem("GET returned another id", None, got)
     elif as_object(got.body).get("choices") != as_object(x.body).get("choices"):
@@ -134,8 +134,10 @@ def _contents(x: Exchange) -> list[object]:
 def changing_stored(e: Evidence) -> Iterable[Problem]:
     _stored(e)
     updated, got = e.get(_UPDATE.name), e.get(_GET_UPDATED.name)
-    if not updated.ok or as_object(got.body).get("metadata") != {"rejoinder": "checked"}:
-        yield Problem(f"POST: {updated.response.status}, then another metadata", None, updated)
+    if not updated.ok:
+        yield Problem(f"POST {updated.how_answered}", None, updated)
+    elif as_object(got.body).get("metadata") != {"rejoinder": "checked"}:
+        yield Problem("after POST there is another metadata", None, got)
     elif _contents(got) != _contents(e.get(_GET.name)):
         yield Problem("POST changed more than metadata", None, updated)
     deleted = e.get(_DELETE.name)
@@ -160,7 +162,7 @@ def listing_stored(e: Evidence) -> Iterable[Problem]:
     body = as_object(x.body)
     data = [as_object(item) for item in as_list(body.get("data"))]
     if not x.ok or body.get("object") != "list":
-        yield Problem(f"answered with {x.response.status}, object {body.get('object')!r}", None, x)
+        yield Problem(f"{x.how_answered}, object {body.get('object')!r}", None, x)
         return
     ids = [item.get("id") for item in data]
     if as_object(stored.body).get("id") not in ids and body.get("has_more") is not True:
@@ -190,7 +192,7 @@ def listing_stored(e: Evidence) -> Iterable[Problem]:
 def models_listed(e: Evidence) -> Iterable[Problem]:
     x = e.get(MODELS.name)
     if not x.ok:
-        yield Problem(f"answered with {x.response.status}", None, x)
+        yield Problem(x.how_answered, None, x)
         return
     body = as_object(x.body)
     ids = [as_object(item).get("id") for item in as_list(body.get("data"))]

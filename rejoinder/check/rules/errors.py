@@ -85,7 +85,7 @@ def bad_key(e: Evidence) -> Iterable[Problem]:
     none, wrong = _keys_matter(e)
     for x in (none, wrong):
         if x.response.status != 401:
-            yield Problem(f"{x.probe}: answered with {x.response.status} instead of 401", None, x)
+            yield Problem(f"{x.probe}: {x.how_answered} instead of 401", None, x)
     code = as_object(as_object(wrong.body).get("error")).get("code")
     if wrong.response.status == 401 and code != "invalid_api_key":
         yield Problem(f"a wrong key has the code {code!r}", None, wrong)
@@ -103,7 +103,7 @@ def bad_key(e: Evidence) -> Iterable[Problem]:
 def bad_key_d(e: Evidence) -> Iterable[Problem]:
     _, wrong = _keys_matter(e)
     if wrong.response.status != 401:
-        yield Problem(f"answered with {wrong.response.status} instead of 401", None, wrong)
+        yield Problem(f"{wrong.how_answered} instead of 401", None, wrong)
 
 
 def _of_status(e: Evidence, *statuses: int) -> list[Exchange]:
@@ -171,7 +171,7 @@ def retry_after(e: Evidence) -> Iterable[Problem]:
     for x in _of_status(e, 429, 503):
         value = x.header("retry-after")
         if _code(x) != "insufficient_quota" and not re.fullmatch(r"[1-9]\d*", value or ""):
-            yield Problem(f"Retry-After is {value!r}", None, x)
+            yield Problem(_shown(x, "retry-after"), None, x)
 
 
 @whole_rule(
@@ -204,7 +204,7 @@ def server_errors(e: Evidence) -> Iterable[Problem]:
 )
 def request_id(e: Evidence) -> Iterable[Problem]:
     seen: dict[str, str] = {}
-    lacking = [x for x in e.exchanges if not x.header("x-request-id")]
+    lacking = [x for x in e.exchanges if x.response.status and not x.header("x-request-id")]
     if lacking:
         yield Problem(f"{len(lacking)} answers without x-request-id", None, lacking[0])
     for x in e.exchanges:
@@ -214,6 +214,11 @@ def request_id(e: Evidence) -> Iterable[Problem]:
 
 
 _VERSION = "2020-10-01"
+
+
+def _shown(x: Exchange, name: str) -> str:
+    value = x.header(name)
+    return f"there is no {name}" if value is None else f"{name} is {value!r}"
 
 
 @rule(
@@ -227,9 +232,9 @@ _VERSION = "2020-10-01"
 )
 def openai_headers(x: Exchange) -> Iterable[Problem]:
     if not re.fullmatch(r"\d+", x.header("openai-processing-ms") or ""):
-        yield Problem(f"openai-processing-ms is {x.header('openai-processing-ms')!r}")
+        yield Problem(_shown(x, "openai-processing-ms"))
     if x.header("openai-version") != _VERSION:
-        yield Problem(f"openai-version is {x.header('openai-version')!r}")
+        yield Problem(_shown(x, "openai-version"))
     if x.header("openai-organization") is None:
         yield Problem("there is no openai-organization")
 
@@ -253,7 +258,7 @@ def ratelimit_headers(x: Exchange) -> Iterable[Problem]:
             value = x.header(name)
             form = _DURATION if kind == "reset" else re.compile(r"-?\d+")
             if not form.fullmatch(value or ""):
-                yield Problem(f"{name} is {value!r}")
+                yield Problem(_shown(x, name))
 
 
 _STATUSES = (400, 401, 402, 403, 404, 405, 408, 409, 413, 415, 422, 429)
@@ -270,7 +275,7 @@ _STATUSES = (400, 401, 402, 403, 404, 405, 408, 409, 413, 415, 422, 429)
 def known_statuses(e: Evidence) -> Iterable[Problem]:
     for x in errors(e):
         if x.response.status < 500 and x.response.status not in _STATUSES:
-            yield Problem(f"answered with {x.response.status}", None, x)
+            yield Problem(x.how_answered, None, x)
 
 
 @whole_rule(
@@ -356,7 +361,7 @@ def too_many(e: Evidence) -> Iterable[Problem]:
         raise Skipped("load is made only when asked for")
     for x in found:
         if x.response.status not in (200, 429):
-            yield Problem(f"answered with {x.response.status}", None, x)
+            yield Problem(x.how_answered, None, x)
 
 
 @whole_rule(
@@ -390,6 +395,6 @@ def _flex(e: Evidence) -> Iterable[Problem]:
         raise Skipped("load is made only when asked for")
     for x in found:
         if x.response.status not in (200, 429):
-            yield Problem(f"answered with {x.response.status}", None, x)
+            yield Problem(x.how_answered, None, x)
         elif x.response.status == 429 and e.dialect == "O" and not _code(x):
             yield Problem("429 without a code", None, x)

@@ -158,7 +158,7 @@ def comments_hold_no_json(x: Exchange) -> Iterable[Problem]:
 def early_failure(e: Evidence) -> Iterable[Problem]:
     x = e.get("unknown model, streamed")
     if x.response.status < 400:
-        yield Problem(f"answered with {x.response.status}", None, x)
+        yield Problem(x.how_answered, None, x)
     elif not isinstance(x.body, dict):
         yield Problem("the error is no JSON object", None, x)
 
@@ -202,10 +202,10 @@ def flushed(x: Exchange) -> Iterable[Problem]:
 def gzip_bodies(e: Evidence) -> Iterable[Problem]:
     coded = e.get("gzip body")
     if not coded.ok:
-        yield Problem(f"a gzip body was answered with {coded.response.status}", None, coded)
+        yield Problem(f"a gzip body was {coded.how_answered}", None, coded)
     other = e.get("br body")
     if not 400 <= other.response.status < 500:
-        yield Problem(f"a br body was answered with {other.response.status}", None, other)
+        yield Problem(f"a br body was {other.how_answered}", None, other)
 
 
 @rule(

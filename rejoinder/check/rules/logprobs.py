@@ -481,7 +481,7 @@ _ZERO = Probe(
 def no_alternatives_is_legal(e: Evidence) -> Iterable[Problem]:
     for x in [e.get(LOGPROBS.name), *([e.get(_ZERO.name)] if e.dialect == "O" else [])]:
         if not x.ok:
-            yield Problem(f"answered with {x.response.status}", None, x)
+            yield Problem(x.how_answered, None, x)
         for choice in x.choices:
             if choice.content and not choice.content_logprobs:
                 yield Problem("there are no entries", choice.frame, x)

@@ -353,7 +353,7 @@ _BLOCK = Probe(
 def block(e: Evidence) -> Iterable[Problem]:
     x = e.get(_BLOCK.name)
     if not x.ok:
-        yield Problem(f"answered with {x.response.status}", None, x)
+        yield Problem(x.how_answered, None, x)
         return
     for choice in x.choices:
         if choice.finish == "content_filter" and choice.content:

@@ -70,8 +70,16 @@ class Table(Struct, frozen=True):
         probes = self.probes
 
         def judge(e: Evidence) -> Iterable[Problem]:
+            problems: list[Problem] = []
+            silent: Skipped | None = None
             for case, probe in zip(self.cases, probes, strict=True):
-                yield from against(e.get(probe.name), case)
+                try:
+                    problems += against(e.get(probe.name), case)
+                except Skipped as skipped:
+                    silent = skipped
+            if silent and not problems:
+                raise silent
+            return problems
 
         how = "; ".join(f"{c.say} → {'refused' if c.status else '200'}" for c in self.cases)
         return whole_rule(
@@ -100,12 +108,12 @@ def against(x: Exchange, case: Case) -> Iterable[Problem]:
     status = x.response.status
     if not case.status:
         if status != 200:
-            yield Problem(f"{case.say}: answered with {status} instead of 200", None, x)
+            yield Problem(f"{case.say}: {x.how_answered} instead of 200", None, x)
         return
     allowed = case.status if x.dialect == "O" else tuple({*case.status, 422} - {400}) or (422,)
     if status not in allowed:
         wanted = " or ".join(str(one) for one in allowed)
-        yield Problem(f"{case.say}: answered with {status} instead of {wanted}", None, x)
+        yield Problem(f"{case.say}: {x.how_answered} instead of {wanted}", None, x)
         return
     if x.dialect == "O":
         yield from _error_against(x, case)
@@ -755,7 +763,7 @@ def body_is_object(e: Evidence) -> Iterable[Problem]:
     for probe in (_NOT_JSON, _NOT_OBJECT):
         x = e.get(probe.name)
         if x.response.status not in allowed or not isinstance(x.body, dict):
-            yield Problem(f"answered with {x.response.status}: {x.response.body[:80]!r}", None, x)
+            yield Problem(f"{x.how_answered}: {x.response.body[:80]!r}", None, x)
 
 
 _MAX_TOKENS = Probe(name="R33: max_tokens", body={LIMIT: DROP, "max_tokens": 4}, dialects=("O",))
@@ -799,7 +807,7 @@ def reasoning_model_refusals(e: Evidence) -> Iterable[Problem]:
 def lacking_tier(e: Evidence) -> Iterable[Problem]:
     x = e.get(TIER_D.name)
     if not x.ok:
-        yield Problem(f"answered with {x.response.status}", None, x)
+        yield Problem(x.how_answered, None, x)
 
 
 @whole_rule(
@@ -814,7 +822,7 @@ def reasoning_off(e: Evidence) -> Iterable[Problem]:
     for probe in (REASONING_OFF, REASONING_NONE):
         x = e.get(probe.name)
         if not x.ok:
-            yield Problem(f"answered with {x.response.status}", None, x)
+            yield Problem(x.how_answered, None, x)
         for choice in x.choices:
             if choice.reasoning:
                 yield Problem("there is reasoning_content", choice.frame, x)
@@ -842,7 +850,7 @@ def longer_than_context(e: Evidence) -> Iterable[Problem]:
     if x.response.status == 413:
         raise Skipped("the server takes no body of 1.25 MB")
     if x.response.status != 400:
-        yield Problem(f"answered with {x.response.status} instead of 400", None, x)
+        yield Problem(f"{x.how_answered} instead of 400", None, x)
     elif e.dialect == "O":
         case = Case(
             say="a very long prompt",
@@ -867,7 +875,7 @@ _UNKNOWN_MODEL = Probe(name="R61: unknown model", body={"model": "no/such-model-
 def unknown_model(e: Evidence) -> Iterable[Problem]:
     x = e.get(_UNKNOWN_MODEL.name)
     if x.response.status != 404:
-        yield Problem(f"answered with {x.response.status} instead of 404", None, x)
+        yield Problem(f"{x.how_answered} instead of 404", None, x)
         return
     error = as_object(as_object(x.body).get("error"))
     if "code" in error and error["code"] != "model_not_found":
@@ -901,7 +909,7 @@ def cache_control(e: Evidence) -> Iterable[Problem]:
     for probe in (_CACHE_MESSAGE, _CACHE_TOOL):
         x = e.get(probe.name)
         if x.response.status != wanted:
-            message = f"{probe.name}: answered with {x.response.status} instead of {wanted}"
+            message = f"{probe.name}: {x.how_answered} instead of {wanted}"
             yield Problem(message, None, x)
 
 
@@ -940,7 +948,7 @@ def null_is_absence(e: Evidence) -> Iterable[Problem]:
     x = e.get((_ALL_NULL_O if e.dialect == "O" else _ALL_NULL_D).name)
     if not x.ok:
         error = as_object(as_object(x.body).get("error"))
-        yield Problem(f"answered with {x.response.status}, param {error.get('param')!r}", None, x)
+        yield Problem(f"{x.how_answered}, param {error.get('param')!r}", None, x)
 
 
 _CONTINUED = Probe(
@@ -974,7 +982,7 @@ _NOT_CONTINUED = Probe(
 def continue_final_message(e: Evidence) -> Iterable[Problem]:
     x = e.get(_CONTINUED.name)
     if not x.ok:
-        yield Problem(f"answered with {x.response.status}", None, x)
+        yield Problem(x.how_answered, None, x)
     elif any(c.content.startswith("One, two, three") for c in x.choices):
         yield Problem("the answer repeats the final message", None, x)
     x = e.get(_NOT_CONTINUED.name)

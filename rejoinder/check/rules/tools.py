@@ -215,11 +215,12 @@ def unique_call_ids(x: Exchange) -> Iterable[Problem]:
 
 
 def given_tools(x: Exchange) -> dict[str, JsonObject]:
-    """The functions and custom tools of the request, by name."""
+    """The functions and custom tools of the request, by name; legacy functions are some too."""
     inner = [
         as_object(as_object(tool).get("function")) or as_object(as_object(tool).get("custom"))
         for tool in as_list(x.asked.get("tools"))
     ]
+    inner += [as_object(one) for one in as_list(x.asked.get("functions"))]
     return {as_text(tool.get("name")): tool for tool in inner}
 
 
@@ -280,7 +281,7 @@ def choice_required(e: Evidence) -> Iterable[Problem]:
     for probe in (TOOLS_REQUIRED, TOOLS_REQUIRED_STREAMED, TOOLS_ALLOWED):
         x = e.get(probe.name)
         if not x.ok:
-            yield Problem(f"answered with {x.response.status}", None, x)
+            yield Problem(x.how_answered, None, x)
         elif not all_calls(x) and not any(c.finish == "length" for c in x.choices):
             yield Problem("there is no call", None, x)
 
@@ -296,7 +297,7 @@ def choice_required(e: Evidence) -> Iterable[Problem]:
 def choice_named(e: Evidence) -> Iterable[Problem]:
     x = e.get(TOOLS_NAMED.name)
     if not x.ok:
-        yield Problem(f"answered with {x.response.status}", None, x)
+        yield Problem(x.how_answered, None, x)
         return
     found = all_calls(x)
     if not found and not any(c.finish == "length" for c in x.choices):
