@@ -6,7 +6,7 @@ must not know: any particular rule, sockets, reports.
 
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -111,6 +111,8 @@ class Evidence:
 
 Each: TypeAlias = Callable[[Exchange], Iterable[Problem]]
 Whole: TypeAlias = Callable[[Evidence], Iterable[Problem]]
+
+Case = TypeVar("Case")
 
 On = Literal["stream", "body", "answer", "error", "any"]
 
@@ -231,6 +233,21 @@ def whole_rule(
         )
 
     return make
+
+
+def of_each(cases: Iterable[Case], judge: Callable[[Case], Iterable[Problem]]) -> list[Problem]:
+    """The problems of all cases that can be judged. Raises Skipped if one cannot be and the others
+    show nothing: the rule is then neither broken nor kept."""
+    problems: list[Problem] = []
+    silent: Skipped | None = None
+    for case in cases:
+        try:
+            problems += judge(case)
+        except Skipped as skipped:
+            silent = silent or skipped
+    if silent and not problems:
+        raise silent
+    return problems
 
 
 def rules_of(module: ModuleType, group: str) -> tuple[Rule, ...]:

@@ -27,7 +27,7 @@ from rejoinder.check.probes import (
     UNARY,
     UNARY_AGAIN,
 )
-from rejoinder.check.rule import Evidence, Problem, Skipped, at, rule, whole_rule
+from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, at, of_each, rule, whole_rule
 from rejoinder.check.shapes import (
     D_ONLY,
     FINISH_REASONS,
@@ -429,20 +429,20 @@ _COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
     ),
 )
 def unary_and_stream_agree(e: Evidence) -> Iterable[Problem]:
-    judged = False
-    for first, second in _PAIRS:
-        if e.find(first.name) is None or e.find(second.name) is None:
-            continue
-        if first is MANY:
-            body, stream = e.answer(first.name), e.answer(second.name)
-            require_seed(e)
-        else:
-            body, stream = both(e, first, second)
-        judged = True
-        if stream.complete:
-            yield from _differences(body, stream)
-    if not judged:
-        raise Skipped("no request was answered both ways")
+    made = [(a, b) for a, b in _PAIRS if e.find(a.name) and e.find(b.name)]
+    if not made:
+        raise Skipped("no request was made both ways")
+    return of_each(made, lambda pair: _pair_differences(e, *pair))
+
+
+def _pair_differences(e: Evidence, first: Probe, second: Probe) -> Iterable[Problem]:
+    if first is MANY:
+        body, stream = e.answer(first.name), e.answer(second.name)
+        require_seed(e)
+    else:
+        body, stream = both(e, first, second)
+    if stream.complete:
+        yield from _differences(body, stream)
 
 
 _PAIRS = (

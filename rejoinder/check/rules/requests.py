@@ -17,7 +17,17 @@ from rejoinder.check.probes import (
     TIER_D,
     function,
 )
-from rejoinder.check.rule import DROP, Evidence, Probe, Problem, Rule, Severity, Skipped, whole_rule
+from rejoinder.check.rule import (
+    DROP,
+    Evidence,
+    Probe,
+    Problem,
+    Rule,
+    Severity,
+    Skipped,
+    of_each,
+    whole_rule,
+)
 from rejoinder.types import Json, JsonObject
 
 
@@ -70,16 +80,8 @@ class Table(Struct, frozen=True):
         probes = self.probes
 
         def judge(e: Evidence) -> Iterable[Problem]:
-            problems: list[Problem] = []
-            silent: Skipped | None = None
-            for case, probe in zip(self.cases, probes, strict=True):
-                try:
-                    problems += against(e.get(probe.name), case)
-                except Skipped as skipped:
-                    silent = skipped
-            if silent and not problems:
-                raise silent
-            return problems
+            cases = zip(self.cases, probes, strict=True)
+            return of_each(cases, lambda one: against(e.get(one[1].name), one[0]))
 
         how = "; ".join(f"{c.say} → {'refused' if c.status else '200'}" for c in self.cases)
         return whole_rule(

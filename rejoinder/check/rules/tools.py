@@ -28,7 +28,7 @@ from rejoinder.check.probes import (
     UNARY,
     UNARY_AGAIN,
 )
-from rejoinder.check.rule import Evidence, Problem, Skipped, at, rule, whole_rule
+from rejoinder.check.rule import Evidence, Probe, Problem, Skipped, at, of_each, rule, whole_rule
 from rejoinder.check.rules.chunks import by_choice
 from rejoinder.check.shapes import FOREIGN_FINISH_REASONS
 from rejoinder.types import JsonObject
@@ -278,12 +278,14 @@ def choice_none(e: Evidence) -> Iterable[Problem]:
     probes=(TOOLS_REQUIRED, TOOLS_REQUIRED_STREAMED, TOOLS_ALLOWED),
 )
 def choice_required(e: Evidence) -> Iterable[Problem]:
-    for probe in (TOOLS_REQUIRED, TOOLS_REQUIRED_STREAMED, TOOLS_ALLOWED):
+    def judge(probe: Probe) -> Iterable[Problem]:
         x = e.get(probe.name)
         if not x.ok:
             yield Problem(x.how_answered, None, x)
         elif not all_calls(x) and not any(c.finish == "length" for c in x.choices):
             yield Problem("there is no call", None, x)
+
+    return of_each((TOOLS_REQUIRED, TOOLS_REQUIRED_STREAMED, TOOLS_ALLOWED), judge)
 
 
 @whole_rule(
