@@ -54,7 +54,8 @@ def main_check(options: CheckOptions) -> int:
     try:
         report = _report(options, console)
     except CannotCheck as error:
-        console.print(f"rejoinder check: {error}", style="red", markup=False, highlight=False)
+        text = f"rejoinder check: {error}"
+        console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
         return EXIT_NOT_JUDGED
     _write(report, options, console)
     bad = report.verdicts["failed"]

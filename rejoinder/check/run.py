@@ -38,7 +38,8 @@ Dialect = Literal["openai", "deepinfra", "auto"]
 LOOK_SECONDS = 0.1
 """Between one look and the next for what shall become true."""
 
-PATHS: dict[DialectName, str] = {"O": "/v1", "D": "/v1/openai"}
+PATHS: dict[DialectName, tuple[str, ...]] = {"O": ("/v1",), "D": ("/v1/openai", "/v1")}
+"""Where each dialect is looked for, if the URL is only a host."""
 
 
 class CannotCheck(Exception):
@@ -131,15 +132,20 @@ async def find_target(
     base = url.rstrip("/").removesuffix(COMPLETIONS)
     at_root = not base.partition("://")[2].partition("/")[2]
     fixed = DIALECT_NAMES.get(dialect) or ("D" if base.endswith("/openai") else None)
-    target = Target(
-        base_url=base + PATHS[fixed or "O"] if at_root else base,
-        model=model,
-        dialect=fixed or "O",
-        api_key=api_key,
-        timeout_seconds=timeout_seconds,
-    )
     probe = Probe(name="an ordinary request", body={"stream": True, LIMIT: 4})
-    x = await ask(session, probe, target, {})
+    tried: list[tuple[Target, Exchange]] = []
+    for path in PATHS[fixed or "O"] if at_root else ("",):
+        target = Target(
+            base_url=base + path,
+            model=model,
+            dialect=fixed or "O",
+            api_key=api_key,
+            timeout_seconds=timeout_seconds,
+        )
+        tried.append((target, await ask(session, probe, target, {})))
+        if tried[-1][1].response.status != 404:
+            break
+    target, x = next((one for one in tried if one[1].response.status != 404), tried[0])
     if x.response.status == 0:
         raise CannotCheck(f"{target.url(COMPLETIONS)} cannot be reached")
     if not x.ok:
@@ -302,7 +308,7 @@ def recorded(body: bytes, asked: bytes, dialect: DialectName) -> Exchange:
     return Exchange(
         probe="the file",
         dialect=dialect,
-        request=Request(url=f"http://recorded{PATHS[dialect]}{COMPLETIONS}", body=asked),
+        request=Request(url=f"http://recorded{PATHS[dialect][0]}{COMPLETIONS}", body=asked),
         response=Response(body=body),
     )
 

@@ -106,7 +106,7 @@ def far(near: str) -> Iterator[str]:
     models = [
         RemoteConfig(
             id=f"{model}, {spelled}",
-            base_url=near + PATHS[DIALECTS[spelled]],
+            base_url=near + PATHS[DIALECTS[spelled]][0],
             upstream_model=model,
             api_key_env="OWN_SERVER_KEY",
             dialect=spelled,
@@ -277,7 +277,7 @@ PROVOKED: dict[DialectTitle, set[str]] = {
 async def provoked(url: str, dialect: DialectName) -> Evidence:
     """Faults, refusals, thoughts, a moderator that is away, spent limits, and load."""
     target = Target(
-        base_url=url + PATHS[dialect],
+        base_url=url + PATHS[dialect][0],
         model="scripted",
         dialect=dialect,
         api_key=KEY,
@@ -314,7 +314,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
         for spelled, name in DIALECTS.items():
             remote = RemoteConfig(
                 id="scripted",
-                base_url=upstream.url + PATHS[name],
+                base_url=upstream.url + PATHS[name][0],
                 api_key_env="OWN_SERVER_KEY",
                 dialect=spelled,
                 pricing=PRICES,

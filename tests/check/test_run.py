@@ -47,6 +47,20 @@ async def test_dialect_is_found_by_behaviour(dialect: DialectName, name: str) ->
     assert [o.rule for o in report.outcomes] == ["R95" if dialect == "O" else "R97"]
 
 
+async def test_deepinfra_is_looked_for_where_most_servers_are() -> None:
+    class Elsewhere(Ideal):
+        def answer(self, request: Request) -> Response:
+            if "/openai/" in request.url:
+                return self.error(404, "Not found.")
+            return super().answer(request)
+
+    async with serve(Elsewhere("D")) as url:
+        report = await grade(url, model=MODEL, api_key=KEY, dialect="deepinfra", only=("R97",))
+        assert report.subject == f"{url}/v1"
+        with pytest.raises(CannotCheck, match=r"/v1/openai/chat/completions answered .* 404"):
+            await grade(url, model="other", api_key=KEY, dialect="deepinfra", only=("R97",))
+
+
 class Unstable(Ideal):
     """Gives every chunk an id of its own."""
 
