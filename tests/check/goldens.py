@@ -340,6 +340,13 @@ OTHERS: list[Golden] = [
     # ------------------------------------------------------------ bodies
     one("R67", "D", body("unary again", drop("model"))),
     one("R68", "D", body("unary again", message("name", value=None))),
+    one(
+        "R68",
+        "D",
+        body("unary again", message("function_call", value=None)),
+        "R85",
+        note="a null in a field of the other dialect",
+    ),
     one("R69", "O", body("unary again", drop("choices", 0, "message", "refusal"))),
     one("R70", "O", body("unary again", put("choices", 0, "index", value=1))),
     one("R71", "O", body("R25: null", finish_with("eos"))),

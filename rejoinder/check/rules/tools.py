@@ -404,15 +404,16 @@ def malformed_calls(x: Exchange) -> Iterable[Problem]:
     dialect="B",
     says="malformed_function_call never appears in OpenAI's dialect, function_call and its delta "
     "never in DeepInfra's.",
-    how="finish_reason and the keys of each choice.",
+    how="finish_reason of each choice, and a function_call that is not null: R68 and R89 have "
+    "nulls.",
 )
 def foreign_finish(x: Exchange) -> Iterable[Problem]:
     for thing in x.objects:
         for choice in thing.choices:
             if choice.finish in FOREIGN_FINISH_REASONS[x.dialect]:
                 yield at(thing, f"finish_reason is {choice.finish!r}")
-            if x.dialect == "D" and "function_call" in choice.delta:
-                yield at(thing, "function_call")
+            if x.dialect == "D" and choice.delta.get("function_call") is not None:
+                yield at(thing, "a function_call")
 
 
 @rule(
