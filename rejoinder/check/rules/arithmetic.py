@@ -335,7 +335,9 @@ def reasoning_in_completion_d(x: Exchange) -> Iterable[Problem]:
     "too, and may exceed it.",
 )
 def limit_is_the_limit(x: Exchange) -> Iterable[Problem]:
-    if x.asked.get("prediction") is not None or x.n != 1 or x.limit is None or x.usage is None:
+    if x.asked.get("prediction") is not None or x.n != 1 or x.usage is None:
+        raise Skipped
+    if x.limit is None or x.limit < 0:  # no limit at all, R23's
         raise Skipped
     completion = as_int(x.usage.get("completion_tokens"))
     if completion > x.limit:
