@@ -145,6 +145,9 @@ def check(
     ] = False,
     concurrency: Annotated[int, typer.Option(help="Requests at once.")] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds for one request.")] = 120.0,
+    load: Annotated[
+        int, typer.Option(min=0, help="Requests made all at once at the end (R216-R218).")
+    ] = 0,
     file: Annotated[str, typer.Option(help="A recorded stream instead of a server.")] = "",
     request: Annotated[str, typer.Option(help="The request JSON of --file.")] = "",
 ) -> None:
@@ -165,6 +168,7 @@ def check(
         fail_on="warning" if warnings else "error",
         concurrency=concurrency,
         timeout_seconds=timeout,
+        load=load,
         file=file,
         request=request,
     )

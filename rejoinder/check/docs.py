@@ -32,7 +32,8 @@ predicate each (`rejoinder/check/rules/`); this page is made from them by
   something for this rule. *Engine*: the rule speaks of the engine; what shows from outside is
   judged.
 - **Not judged.** A rule that nothing showed is skipped, with the reason, and never counts as
-  passed. Failures, rate limits and load are not provoked unless asked for (`--load`).
+  passed; so is one whose request was not answered in time. The report counts such requests.
+  Failures, rate limits and load are not provoked unless asked for (`--load`).
 - What the chunk decoder, the one that reads providers, has to repair in a stream without any
   other finding is a warning of the rule concerned.
 
