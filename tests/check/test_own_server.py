@@ -175,9 +175,7 @@ nobody else can stand in for. They are refused by name (docs/api.md). Nothing el
 
 
 def run(url: str, model: str, dialect: DialectTitle) -> tuple[Outcome, ...]:
-    report = asyncio.run(
-        grade(url, model=model, api_key=KEY, dialect=dialect, mode="strict", timeout_seconds=60)
-    )
+    report = asyncio.run(grade(url, model=model, api_key=KEY, dialect=dialect, mode="strict"))
     return report.outcomes
 
 
