@@ -2,10 +2,10 @@
 
 import pytest
 
-from rejoinder.check.exchange import DialectName
+from rejoinder.check.exchange import DialectName, Read
 from rejoinder.check.rules import RULES
-from tests.check.evidence import Seen, broken_rules, ideal_evidence
-from tests.check.goldens import GOLDENS, Golden
+from tests.check.evidence import Seen, broken_rules, ideal_evidence, with_response
+from tests.check.goldens import GOLDENS, Golden, N
 
 EVIDENCE: dict[DialectName, Seen] = {"O": ideal_evidence("O"), "D": ideal_evidence("D")}
 
@@ -23,3 +23,13 @@ def test_every_rule_has_one() -> None:
 
 def test_pairs_are_explained() -> None:
     assert [g.rule for g in GOLDENS if g.also and not g.note] == []
+
+
+def test_a_stream_that_waited_in_a_queue_was_flushed() -> None:
+    """R10: a long wait, then chunks at the pace of an engine."""
+    seen = dict(EVIDENCE["O"])
+    x = seen[N]
+    assert len(x.chunks) >= 16
+    reads = tuple(Read(frame.offset, 3.0 + 0.002 * k) for k, frame in enumerate(x.frames))
+    seen[N] = with_response(x, reads=reads)
+    assert broken_rules(seen, "O") == set()
