@@ -162,7 +162,8 @@ class Accounts:
         if self._loaded and self._refreshing.locked() and not waits:
             return
         async with self._refreshing:
-            if self._clock() - self._checked_at < fresh:
+            began = self._clock()
+            if began - self._checked_at < fresh:
                 return
             try:
                 await self._load(self._source)
@@ -170,7 +171,8 @@ class Accounts:
                 _log.warning("the created keys cannot be read: %s", error)
                 if not self._loaded:
                     raise Unavailable("The API keys cannot be read.", retry_after=1) from error
-            self._checked_at = self._clock()
+            # What was stored while they were read may be missing from them.
+            self._checked_at = began
 
     async def _load(self, source: KeySource) -> None:
         revision = await source.revision()

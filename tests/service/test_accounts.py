@@ -178,6 +178,68 @@ async def test_guesses_do_not_make_work_for_the_database() -> None:
     assert source.num_loads == 1
 
 
+class Gated(Source):
+    """Reads when it is let, and then takes until it is let go."""
+
+    def __init__(self, keys: list[CreatedKey]) -> None:
+        super().__init__(keys)
+        self.reading = asyncio.Event()
+        self.before, self.after = asyncio.Event(), asyncio.Event()
+        self.before.set()
+        self.after.set()
+
+    async def revision(self) -> str:
+        self.reading.set()
+        await self.before.wait()
+        return await super().revision()
+
+    async def load(self) -> list[CreatedKey]:
+        keys = list(await super().load())
+        await self.after.wait()
+        return keys
+
+
+async def test_a_key_that_was_just_made_waits_for_the_list_that_is_being_read() -> None:
+    """Others go on with the keys known so far; who is not among them may be in the new list."""
+    now = 0.0
+    source = Gated([created("a")])
+    accounts = Accounts([], source=source, clock=lambda: now, fresh_seconds=2)
+    await accounts.authenticate("Bearer a", None)
+    now = 10.0
+    source.reading.clear()
+    source.before.clear()
+    source.keys = [created("a"), created("new")]
+    first = asyncio.ensure_future(accounts.authenticate("Bearer a", None))
+    await source.reading.wait()
+    new = asyncio.ensure_future(accounts.authenticate("Bearer new", None))
+    assert (await asyncio.wait_for(accounts.authenticate("Bearer a", None), 1)).id == "made"
+    await asyncio.sleep(0)
+    assert not new.done()
+    source.before.set()
+    assert (await asyncio.wait_for(new, 1)).id == "made"
+    assert (await first).id == "made"
+
+
+async def test_a_key_that_is_made_while_the_list_is_read_is_found() -> None:
+    """The list that was waited for is older than the key: it is read once more."""
+    now = 0.0
+    source = Gated([created("a")])
+    accounts = Accounts([], source=source, clock=lambda: now, fresh_seconds=2)
+    await accounts.authenticate("Bearer a", None)
+    now = 10.0
+    source.keys = [created("a"), created("b")]
+    source.after.clear()
+    first = asyncio.ensure_future(accounts.authenticate("Bearer a", None))
+    await asyncio.sleep(0)
+    source.keys = [created("a"), created("b"), created("new")]
+    new = asyncio.ensure_future(accounts.authenticate("Bearer new", None))
+    await asyncio.sleep(0)
+    now = 11.0
+    source.after.set()
+    assert (await asyncio.wait_for(new, 1)).id == "made"
+    await first
+
+
 async def test_with_only_revoked_keys_nobody_becomes_local() -> None:
     accounts = Accounts([], source=Source([created("a", revoked_at=1.0)]))
     with pytest.raises(AuthenticationFailed):
