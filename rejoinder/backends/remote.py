@@ -261,7 +261,8 @@ class RemoteBackend:
             ) from None
         except TimeoutError:
             raise _Failure(_silent(has_begun=False)) from None
-        except aiohttp.ServerDisconnectedError:
+        except aiohttp.ServerDisconnectedError as error:
+            _forget_way(error)
             raise _Stale from None
         except aiohttp.ClientResponseError:
             raise _Failure(
@@ -404,7 +405,8 @@ class _Answer:
             data = await watch.read(self._deadline)
         except _Silence:
             return self._end(_silent(has_begun=self._has_begun))
-        except (aiohttp.ClientError, OSError):
+        except (aiohttp.ClientError, OSError) as error:
+            _forget_way(error)
             return self._end(_lost())
         if not data:
             return self._end(None)
@@ -537,6 +539,12 @@ async def _reach_end(response: aiohttp.ClientResponse) -> None:
             while not response.content.at_eof():
                 if not await response.content.readany():
                     break
+
+
+def _forget_way(error: BaseException) -> None:
+    """aiohttp's connection keeps what it has raised, and the traceback leads to the frames that
+    keep the connection: only the collector of cycles would free them."""
+    error.with_traceback(None)
 
 
 def _unreachable() -> ChatError:

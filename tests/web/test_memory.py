@@ -16,7 +16,7 @@ import pytest
 
 from rejoinder.config import parse
 from rejoinder.testing import running_server
-from tests.backends.upstream import Reply, answer, chunk, failing, serving
+from tests.backends.upstream import SSE_HEAD, Reply, answer, chunk, failing, serving
 from tests.web import wire
 
 OURS = ("rejoinder.", "uvicorn.", "aiohttp.", "uvloop.")
@@ -37,7 +37,13 @@ REPLIES: dict[str, Reply] = {
     "whole": Reply(answer("Hello", " there"), chunked=True),
     "calls": Reply(list(CALLS), chunked=True),
     "cut": Reply([chunk({"content": "Hel"})], end="reset"),
+    "torn": Reply(
+        [SSE_HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"50\r\ndata: {", 0.05],
+        head=None,
+        end="close",
+    ),
     "early": Reply([], end="reset"),
+    "headless": Reply([b""], head=None, end="close"),
     "refusing": failing(500, {"error": {"message": "no", "type": "server_error"}}),
     "slow": Reply([chunk({"content": "Hel"}), 0.3, chunk({"content": "lo"})], end="close"),
 }
@@ -73,6 +79,8 @@ KINDS: dict[str, tuple[str, Callable[[int], None]]] = {
     "provider cut": ("cut", lambda port: ask(port, stream=True)),
     "provider cut, unary": ("cut", lambda port: ask(port)),
     "provider cut before a byte": ("early", lambda port: ask(port, stream=True)),
+    "provider cut within a chunk": ("torn", lambda port: ask(port, stream=True)),
+    "provider cut before its head": ("headless", lambda port: ask(port, stream=True)),
     "provider refuses": ("refusing", lambda port: ask(port, stream=True)),
     "client leaves a stream": ("slow", lambda port: leave(port, stream=True)),
     "client leaves at once": ("slow", lambda port: never_read(port, stream=True)),
