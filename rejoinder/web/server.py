@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE as STATUS_LINES
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -22,18 +23,61 @@ from rejoinder.web.flag import Flag
 FIRST_REQUEST_SECONDS = 30.0
 """How long a new connection may take to send the head of its first request."""
 
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request line and its headers together; what is longer gets a 431."""
+
 
 class ChatProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with two faults mended: a chunked body is never sent to an HTTP/1.0
-    client, and a connection that never sends a request does not stay. It keeps no deque that is
-    empty almost always: thousands of idle streams have one each."""
+    """uvicorn's protocol with faults mended: a chunked body is never sent to an HTTP/1.0 client, a
+    connection that never sends a request does not stay, a head has a longest size, and what is no
+    HTTP gets an error in the shape of OpenAI's dialect. It keeps no deque that is empty almost
+    always: thousands of idle streams have one each."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._in_head = True
+        self._head_size = 0
         self.pipeline = _Pipeline()  # type: ignore[assignment]
         self.flow._is_writable_event = flag = Flag()  # type: ignore[assignment]
         flag.set()
         self._first_request = self.loop.call_later(FIRST_REQUEST_SECONDS, self._close_if_silent)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEAD_BYTES:
+                text = f"The headers of this request are larger than {MAX_HEAD_BYTES} bytes."
+                self._refuse(431, text)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_size = 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "This is no valid HTTP request.")
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Ends the connection with an error, unless an answer is under way."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
+            body = msgspec.json.encode({"error": error})
+            headers = (
+                *self.server_state.default_headers,
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                (b"connection", b"close"),
+            )
+            lines = [b"%b: %b\r\n" % header for header in headers]
+            self.transport.write(b"".join([STATUS_LINES[status], *lines, b"\r\n", body]))
+        self.transport.close()
 
     def _close_if_silent(self) -> None:
         if self.cycle is None and not self.transport.is_closing():

@@ -1,7 +1,11 @@
 """The writes of one answer, as the transport sees them."""
 
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rejoinder.testing import scripted_server
 from rejoinder.web.server import _HeadWithBody
@@ -75,6 +79,51 @@ async def test_what_closes_has_said_everything() -> None:
         cycle = Cycle(wire, method, keep_alive=False)
         assert await writes_of(cycle, wire, b"body") == expected
         assert wire.closed
+
+
+FINE = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", FINE])
+@pytest.mark.parametrize(
+    ("sent", "status", "says"),
+    [
+        (b"this is no HTTP\r\n\r\n", 400, "valid HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400, "valid HTTP"),
+        (b"GET /health HTTP/1.1\r\nHost x\r\n\r\n", 400, "valid HTTP"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n", 400, "valid HTTP"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 3_000_000, 431, "larger than 65536"),
+        (b"GET /" + b"a" * 3_000_000, 431, "larger than 65536"),
+        (b"GET / HTTP/1.1\r\n" + b"X-Many: a\r\n" * 100_000, 431, "larger than 65536"),
+    ],
+)
+def test_what_is_no_request_gets_an_error_as_json(
+    before: bytes, sent: bytes, status: int, says: str
+) -> None:
+    with scripted_server([{"pieces": ["a"]}]) as server, wire.connect(server.port) as sock:
+        if before:
+            sock.sendall(before)
+            assert wire.read_answer(sock).status == 200
+        with suppress(ConnectionError):  # it may have been closed while we send
+            sock.sendall(sent)
+        with suppress(ConnectionError):
+            answer = wire.read_answer(sock)
+            assert (answer.status, answer.headers["content-type"]) == (status, "application/json")
+            assert says in answer.json["error"]["message"] and "date" in answer.headers
+            assert answer.headers["connection"] == "close"
+            assert sock.recv(100) == b""
+            return
+        assert status == 431, "only what is long may be cut off while it is sent"
+
+
+def test_a_long_head_that_is_not_too_long(tmp_path: Path) -> None:
+    with scripted_server([{"pieces": ["a"]}]) as server, wire.connect(server.port) as sock:
+        for _ in range(3):
+            sock.sendall(wire.head_and_body("GET", "/health", None, {"X-Long": "a" * 60_000}))
+            assert wire.read_answer(sock).status == 200
+        body = {"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}
+        sock.sendall(wire.head_and_body("POST", wire.PATHS["openai"], body))
+        assert wire.read_answer(sock).status == 200
 
 
 def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
