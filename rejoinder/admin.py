@@ -141,6 +141,8 @@ def print_usage(
             writer.writeheader()
             writer.writerows(flat)
             sys.stdout.write(text.getvalue())
+        case "table" if not flat:
+            Console(stderr=True).print("The ledger has no requests, or none of those asked for.")
         case "table":
             print_table(columns, [[one[column] for column in columns] for one in flat])
 

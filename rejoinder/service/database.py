@@ -270,7 +270,7 @@ async def _open(url: URL, *, volatile: bool = False) -> Database:
             await connection.run_sync(_upgrade)
     except (DBAPIError, SQLAlchemyError, OSError, DatabaseError) as error:
         await database.close()
-        shown = url.render_as_string()
+        shown = url.set(drivername=url.get_backend_name()).render_as_string()
         reason = error.orig if isinstance(error, DBAPIError) else error
         raise DatabaseError(f"store.url '{shown}' cannot be used: {reason}") from error
     return database

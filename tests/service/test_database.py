@@ -147,6 +147,7 @@ async def test_a_url_that_cannot_be_used(url: str, words: str) -> None:
         await open_database(StoreConfig(url=url))
     assert words in str(caught.value)
     assert "geheim" not in str(caught.value)
+    assert "aiosqlite" not in str(caught.value) and "asyncpg:" not in str(caught.value)
 
 
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
