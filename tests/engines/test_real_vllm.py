@@ -122,6 +122,52 @@ async def test_a_replica_killed_at_every_token(fallback: bool) -> None:
         await second.close()
 
 
+SCHEMA = (
+    '{"type":"object","properties":{"name":{"type":"string","maxLength":8},"age":'
+    '{"type":"integer"}},"required":["name","age"],"additionalProperties":false}'
+)
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(
+            max_tokens=40,
+            temperature=0.0,
+            grammar=Grammar("json_schema", SCHEMA),
+            num_top_logprobs=1,
+        ),
+        SamplingParams(
+            max_tokens=40, temperature=1.0, seed=5, grammar=Grammar("json_schema", SCHEMA)
+        ),
+        SamplingParams(max_tokens=16, temperature=1.0, seed=6, presence_penalty=1.0),
+    ],
+)
+async def test_what_cannot_go_on_is_begun_again(params: SamplingParams, fallback: bool) -> None:
+    """vLLM's draws follow from the seed, so another server writes the same once more."""
+    prompt = await chat_prompt("Describe Tom, aged 3, as JSON.")
+    async with Cut().open() as cut:
+        first, second = VllmEngine(cut.url), VllmEngine(URL)
+        for one in (first, second):
+            await one.start()
+            if fallback:
+                one._wire = CompletionsWire()
+        whole = await answer(second, prompt, params)
+        assert len(whole.token_ids) > 5
+        for after in range(1, len(whole.token_ids), 3):
+            fleet = Fleet({"cut": first, "whole": second})
+            fleet._replicas["whole"].sequences = 1
+            cut.after = after
+            got = await answer(fleet, prompt, params)
+            assert got.token_ids == whole.token_ids, after
+            assert got.finish_reason == whole.finish_reason
+            assert got.counts.completion_tokens == whole.counts.completion_tokens
+            assert fleet.num_moves == 1
+        await first.close()
+        await second.close()
+
+
 async def test_closing_frees_the_server() -> None:
     async with engine() as one:
         steps = one.generate(
