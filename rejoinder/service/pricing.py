@@ -7,6 +7,7 @@ This module must not know: accounts, requests, who asks.
 import functools
 import hashlib
 from decimal import Context, Decimal
+from typing import assert_never
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,9 @@ __all__ = ["FREE", "Prices"]
 _EXACT = Context(prec=120)
 """Wide enough that no product of a price as written and a count of tokens is ever rounded. Its
 methods are called: to enter it for each request would cost more than the sums."""
+
+
+_ONE = Decimal(1)
 
 
 class Prices(Struct, frozen=True, kw_only=True):
@@ -50,11 +54,15 @@ class Prices(Struct, frozen=True, kw_only=True):
         return _version(self)
 
     def factor(self, tier: Tier) -> Decimal:
-        return {
-            "default": Decimal(1),
-            "priority": self.priority_factor,
-            "flex": self.flex_factor,
-        }[tier]
+        match tier:
+            case "default":
+                return _ONE
+            case "priority":
+                return self.priority_factor
+            case "flex":
+                return self.flex_factor
+            case _:
+                assert_never(tier)
 
     def cost(self, usage: Usage, tier: Tier) -> Decimal:
         """US dollars, exact. Cached and written tokens are part of the prompt tokens (R176): each
@@ -68,7 +76,8 @@ class Prices(Struct, frozen=True, kw_only=True):
             (written, self.cache_write_tokens),
             (usage.completion_tokens, self.output_tokens),
         ):
-            per_million = _EXACT.fma(count, price, per_million)
+            if count:
+                per_million = _EXACT.fma(count, price, per_million)
         return _EXACT.scaleb(_EXACT.multiply(per_million, self.factor(tier)), -6)
 
     def at_most(self, num_tokens: int, tier: Tier) -> Decimal:
