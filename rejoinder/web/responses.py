@@ -140,12 +140,17 @@ class FrameStream:
                 producer.exception()
 
     async def _produce(self) -> None:
+        has_begun = False
         async with contextlib.aclosing(self._frames) as frames:
             async for frame in frames:
                 if frame:
                     self._buffer.append(frame)
                     self._buffered += len(frame)
                     self._wake.set()
+                    if not has_begun:
+                        # The first need not wait for what came with it.
+                        has_begun = True
+                        await asyncio.sleep(0)
                     if self._buffered > MAX_BUFFERED_BYTES:
                         self._room.clear()
                         await self._room.wait()
