@@ -2,12 +2,15 @@
 
     python benchmarks/gateway_peers.py [--seconds 10] [--streams 1,32] [--chunks 64] [--install]
                                        [--peers direct,nginx,ours,litellm,vllm-router] [--json FILE]
+                                       [--delay 0.02]
 
 Prints for each: CPU µs of the gateway's processes a chunk, CPU ms a unary request, the time to the
 first byte of a stream (p50, p99). `direct` is no gateway: what client and provider need alone.
 `--install` fetches the peers from PyPI into a temporary folder (about a minute, 900 MB); nginx
 is used where it is installed. Run it on an idle machine: client, gateway and provider share its
-cores.
+cores. Without `--delay` every client asks again at once, so that at 32 streams something is always
+saturated and a first byte waits in its queue; with it the provider waits so many seconds between
+two chunks, the clients begin one after the other, and what is added to `direct` is the gateway's.
 """
 
 import argparse
@@ -310,16 +313,19 @@ async def read_chunked(reader: asyncio.StreamReader, began: float, seen: Seen) -
     return tail.rstrip().endswith(b"[DONE]")
 
 
-async def load(port: int, *, streams: int, stream: bool, seconds: float) -> Seen:
+async def load(port: int, *, streams: int, stream: bool, seconds: float, spread: float) -> Seen:
+    """`spread`: seconds over which the clients begin."""
     request = request_bytes(port, stream=stream)
     warm = Seen()
-    await one_client(port, request, lambda: warm.requests >= WARM_UP, warm)
+    await one_client(port, request, lambda: warm.requests >= (2 if spread else WARM_UP), warm)
     seen = Seen()
     end = time.perf_counter() + seconds
-    clients = (
-        one_client(port, request, lambda: time.perf_counter() > end, seen) for _ in range(streams)
-    )
-    await asyncio.gather(*clients)
+
+    async def client(number: int) -> None:
+        await asyncio.sleep(spread * number / streams)
+        await one_client(port, request, lambda: time.perf_counter() > end, seen)
+
+    await asyncio.gather(*(client(number) for number in range(streams)))
     return seen
 
 
@@ -343,11 +349,18 @@ class Row:
 
 
 def measure(
-    name: str, port: int, process: int, *, streams: int, stream: bool, seconds: float
+    name: str,
+    port: int,
+    process: int,
+    *,
+    streams: int,
+    stream: bool,
+    seconds: float,
+    spread: float = 0.0,
 ) -> Row:
     processes = tree(process)
     before, own, clock = cpu_seconds(processes), time.process_time(), time.perf_counter()
-    seen = asyncio.run(load(port, streams=streams, stream=stream, seconds=seconds))
+    seen = asyncio.run(load(port, streams=streams, stream=stream, seconds=seconds, spread=spread))
     cpu = cpu_seconds(processes) - before
     own, clock = time.process_time() - own, time.perf_counter() - clock
     times = sorted(1000 * one for one in seen.first_byte)
@@ -398,6 +411,7 @@ def main() -> None:
     parser.add_argument("--streams", default="1,32")
     parser.add_argument("--chunks", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds between two chunks")
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--json", type=Path, help="a file that gets one line a row")
     args = parser.parse_args()
@@ -421,7 +435,7 @@ def rows_of(name: str, args: argparse.Namespace) -> Iterator[Row]:
         provider = free_port()
         upstream = Path(__file__).with_name("gateway_upstream.py")
         command = [sys.executable, str(upstream), "--port", str(provider)]
-        command += ["--chunks", str(args.chunks)]
+        command += ["--chunks", str(args.chunks), "--delay", str(args.delay)]
         health = f"http://127.0.0.1:{provider}/health"
         process = stack.enter_context(running(command, health, folder / "provider.log"))
         port = provider
@@ -435,7 +449,13 @@ def rows_of(name: str, args: argparse.Namespace) -> Iterator[Row]:
         for stream in (True, False):
             for streams in (int(one) for one in args.streams.split(",")):
                 yield measure(
-                    name, port, process, streams=streams, stream=stream, seconds=args.seconds
+                    name,
+                    port,
+                    process,
+                    streams=streams,
+                    stream=stream,
+                    seconds=args.seconds,
+                    spread=args.chunks * args.delay,
                 )
 
 

@@ -140,9 +140,9 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self) -> None:
         self._transport.write(HEAD)
-        for write in self._writes:
+        for number, write in enumerate(self._writes):
             self._transport.write(write)
-            if self._delay:
+            if self._delay and number:  # the role comes with the first token
                 await asyncio.sleep(self._delay)
             else:
                 await self._can_write.wait()
