@@ -261,7 +261,10 @@ class RemoteBackend:
             ) from None
         except TimeoutError:
             raise _Failure(_silent(has_begun=False)) from None
-        except aiohttp.ServerDisconnectedError as error:
+        except aiohttp.ClientConnectorError:
+            raise _Failure(_unreachable()) from None
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            # It had been closed, which we saw while we waited for it or while we wrote to it.
             _forget_way(error)
             raise _Stale from None
         except aiohttp.ClientResponseError:

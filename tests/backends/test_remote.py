@@ -11,6 +11,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from rejoinder.backends.remote import RemoteBackend, reasoning_format_of
@@ -178,6 +179,28 @@ async def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
     ):
         assert (await completed(backend)).choices[0].content == "a"
         assert (await completed(backend)).choices[0].content == "b"
+
+
+async def test_a_kept_connection_that_closes_while_we_write_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = aiohttp.ClientSession.post
+    failures = [aiohttp.ClientOSError(None, "Can not write request body")]
+
+    def post(session: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(session, *args, **kwargs)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "post", post)
+    async with (
+        serving(Reply(answer("hi"))) as upstream,
+        backend_for(upstream, max_retries=0) as backend,
+    ):
+        assert (await completed(backend)).choices[0].content == "hi"
+        failures += [aiohttp.ClientOSError(None, "twice") for _ in range(2)]
+        with pytest.raises(ProviderFailed, match="could not be reached"):
+            await anext(backend.chat(HI, Meter()))
 
 
 @pytest.mark.parametrize("label", ["application/json", "text/plain", "text/event-stream"])
