@@ -82,7 +82,10 @@ async def main() -> None:
     base = statistics.median(times["none"])
     for name, runs in times.items():
         print(f"{name:22} {base / statistics.median(runs):5.2f} x", flush=True)
-    print(f"a step costs a + b n with a / b = {engine._cost.ratio:.2f}")
+    cost = engine._cost
+    print(
+        "ms a step of n tokens: " + ", ".join(f"{n}: {1e3 * cost.of(n):.1f}" for n in (1, 2, 8, 32))
+    )
     await engine.close()
 
     texts = {

@@ -27,7 +27,7 @@ import aiohttp
 from engine_loads import DEFAULT_PATH, LOADS, Ask, engine_ask, http_ask, measure
 
 from rejoinder.engines.llama.engine import LlamaEngine
-from rejoinder.engines.llama.model import find_weights
+from rejoinder.engines.llama.weights import find_weights
 
 PEER = """
 import signal, sys, xllamacpp

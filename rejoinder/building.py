@@ -191,6 +191,7 @@ def _build_llama(config: LlamaConfig) -> Built:
             flex_wait_seconds=config.flex_wait_seconds,
             snapshot_bytes=config.snapshot_bytes,
             speculation=config.speculation,
+            unpack_weights=config.unpack_weights,
         )
     except ChatError as error:
         raise CannotBuild(f"model '{config.id}': {error.message}") from None

@@ -85,6 +85,8 @@ class LlamaConfig(TextModelConfig, kw_only=True, frozen=True, tag="llama"):
     snapshot_bytes: NotNegative = 268_435_456
     """Host memory for prefixes that no longer fit the KV cache."""
     speculation: Literal["auto", "off"] = "auto"
+    unpack_weights: Literal["auto", "off"] = "auto"
+    """A small model's quantized weights are computed with as BF16, where that is faster."""
     refusals: bool = False
     """Strict output may be a refusal instead."""
 

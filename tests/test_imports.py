@@ -28,7 +28,7 @@ ANYTHING = {
 }
 
 HOMES = {
-    "llama_cpp": ("engines/llama/model.py",),
+    "llama_cpp": ("engines/llama/model.py", "engines/llama/weights.py"),
     "starlette": ("web/", "app.py"),
     "uvicorn": ("web/", "app.py"),
     "aiohttp": (

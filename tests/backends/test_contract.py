@@ -165,7 +165,7 @@ signal.pause()
 @contextmanager
 def llama_server() -> Iterator[str]:
     from rejoinder.config import DEFAULT_MODEL_PATH
-    from rejoinder.engines.llama.model import find_weights
+    from rejoinder.engines.llama.weights import find_weights
 
     weights = str(find_weights(DEFAULT_MODEL_PATH))
     command = [sys.executable, "-c", PEER, weights, str(free_port())]

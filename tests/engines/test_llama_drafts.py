@@ -13,34 +13,55 @@ from rejoinder.engines.llama.drafts import (
 )
 
 
+def cost_of(base: float, each: float, one: float | None = None) -> StepCost:
+    """Steps of n tokens that took base + each·n, and `one` for a single token."""
+    cost = StepCost()
+    for n in (2, 4, 8, 3, 16, 32) * 4:
+        cost.record(n, base + each * n)
+    cost.record(1, one if one is not None else base + each)
+    return cost
+
+
+EVEN = cost_of(0.010, 0.010)
+
+
 def test_guesses_pay_as_far_as_they_are_likely() -> None:
-    assert draft_length(0.3, 1.0, 1) == 0
-    assert draft_length(1.0, 1.0, 1) == MAX_DRAFT_TOKENS
-    lengths = [draft_length(rate, 1.0, 1) for rate in (0.5, 0.7, 0.9, 0.97)]
-    assert lengths == sorted(lengths) and 0 < lengths[1] < lengths[3]
-    assert draft_length(0.9, 1.0, 16) < draft_length(0.9, 1.0, 1), "batches leave less to win"
-    assert draft_length(0.9, 10.0, 1) > draft_length(0.9, 1.0, 1), "dear steps leave more"
+    assert draft_length(0.3, EVEN, 1) == 0
+    assert draft_length(1.0, EVEN, 1) == MAX_DRAFT_TOKENS
+    lengths = [draft_length(rate, EVEN, 1) for rate in (0.5, 0.7, 0.9, 0.97)]
+    assert lengths == sorted(lengths) and lengths[1] < lengths[3]
+    assert draft_length(0.9, EVEN, 16) < draft_length(0.9, EVEN, 1), "batches leave less to win"
+    dear = cost_of(0.100, 0.010)
+    assert draft_length(0.9, dear, 1) > draft_length(0.9, EVEN, 1), "dear steps leave more"
+
+
+def test_a_step_of_one_token_may_be_cheaper_than_the_line_says() -> None:
+    assert draft_length(0.4, cost_of(0.010, 0.002), 1) > 0
+    assert draft_length(0.4, cost_of(0.010, 0.002, one=0.009), 1) == 0
+    assert draft_length(0.95, cost_of(0.010, 0.002, one=0.009), 1) > 8
 
 
 @given(st.floats(0.05, 0.99), st.floats(0.1, 20), st.integers(1, 32))
 def test_the_length_is_the_best_one(rate: float, ratio: float, decoding: int) -> None:
-    def won(k: int) -> float:
-        saved = sum(rate**i for i in range(1, k + 1)) * (ratio / decoding + 1)
-        return saved - k
+    cost = cost_of(0.001 * ratio, 0.001)
 
-    best = draft_length(rate, ratio, decoding)
-    assert won(best) >= max(won(k) for k in range(MAX_DRAFT_TOKENS + 1)) - 1e-6
+    def speed(k: int) -> float:
+        return (decoding + sum(rate**i for i in range(1, k + 1))) / cost.of(decoding + k)
+
+    best = draft_length(rate, cost, decoding)
+    assert speed(best) >= max(speed(k) for k in range(MAX_DRAFT_TOKENS + 1)) * (1 - 1e-6)
 
 
 def test_cost_of_steps_is_fitted() -> None:
     cost = StepCost()
-    assert cost.ratio == StepCost.FIRST_RATIO
+    assert cost.of(3) / cost.of(1) == 2.0
     for _ in range(20):
-        cost.record(1, 0.010)
-    assert cost.ratio == StepCost.FIRST_RATIO, "steps of one size tell nothing"
+        cost.record(2, 0.010)
+    assert cost.of(3) / cost.of(1) == 2.0, "steps of one size tell nothing"
     for n in (1, 4, 8, 2, 16) * 4:
         cost.record(n, 0.008 + 0.002 * n)
-    assert cost.ratio == pytest.approx(4.0, rel=0.05)
+    assert cost.of(1) == pytest.approx(0.010)
+    assert cost.of(20) == pytest.approx(0.048, rel=0.05)
 
 
 def test_a_right_prediction_is_proposed_and_accepted() -> None:
@@ -105,7 +126,7 @@ def test_a_useless_prediction_stops_being_proposed() -> None:
     draft = PredictionDraft([1] * 100)
     for token in (5, 1, 6, 1, 7, 1, 8):
         draft.feed(token)
-    assert draft_length(draft.hit_rate, 1.0, 1) <= 1
+    assert draft_length(draft.hit_rate, EVEN, 1) == 0
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.lists(st.integers(0, 3), max_size=40))
@@ -142,3 +163,17 @@ def test_lookup_learns_a_repetition() -> None:
         draft.feed(token)
     assert draft.hit_rate > 0.9
     assert draft.propose(3) == [1, 2, 3]
+
+
+def test_where_one_token_stands_for_one_the_place_behind_is_tried_at_once() -> None:
+    draft = PredictionDraft(range(10, 60))
+    for token in (10, 11, 99):
+        draft.feed(token)
+    assert draft.position is None, "the first time nothing is known of how they part"
+    draft.feed(13)
+    for token in (14, 15, 98):
+        draft.feed(token)
+    assert draft.propose(2) == [17, 18]
+    for token in (90, 91):
+        draft.feed(token)
+    assert draft.position is None, "it was not one for one: wait for the text"

@@ -314,6 +314,27 @@ def test_long_prefill_goes_in_chunks_beside_decodes() -> None:
     bench.drain()
 
 
+def test_a_step_is_short_for_whoever_comes_next_though_nobody_decodes() -> None:
+    bench = Bench(cells=500, batch=64)
+    bench.scheduler.prefill_budget = 8
+    bench.add(prompt(1, 100))
+    assert sum(len(w.tokens) for w in bench.step().works) == 8
+    bench.drain()
+
+
+def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
+    bench = Bench(cells=500, batch=64)
+    bench.scheduler.prefill_budget = 32
+    long = bench.add(prompt(1, 300))
+    bench.step()
+    short = bench.add(prompt(2, 7))
+    middling = bench.add(prompt(3, 20))
+    plan = bench.step()
+    assert short in {w.sequence for w in plan.works} and long in {w.sequence for w in plan.works}
+    assert middling not in {w.sequence for w in plan.works}, "only what is a quarter of a step"
+    bench.drain()
+
+
 # ---------------------------------------------------------------- tiers
 
 

@@ -3,7 +3,6 @@ followed the same words before. Guessing is free, so each source is judged by wh
 said; it is used as far as that pays. This module must not know: the model, scheduling, sampling.
 """
 
-import math
 from collections.abc import Sequence as Tokens
 
 __all__ = ["LookupDraft", "PredictionDraft", "StepCost", "draft_length"]
@@ -22,51 +21,56 @@ LOOKUP_TOKENS = 3
 """Equal tokens that make a place in the text so far one to continue from."""
 
 
-def draft_length(hit_rate: float, cost_ratio: float, num_decoding: int) -> int:
-    """How many tokens to guess. A step of n tokens costs a + b·n, `cost_ratio` is a / b.
-
-    The k-th guess is right with hit_rate^k. It costs b, and when right it saves a token's own
-    share of a step: a / num_decoding + b. So guesses pay while hit_rate^k > b / (a / n + b).
-    """
-    line = 1 / (cost_ratio / max(1, num_decoding) + 1)
-    if hit_rate <= line:
-        return 0
-    if hit_rate >= 1:
-        return MAX_DRAFT_TOKENS
-    return min(MAX_DRAFT_TOKENS, int(math.log(line) / math.log(hit_rate)))
+def draft_length(hit_rate: float, cost: "StepCost", num_decoding: int) -> int:
+    """How many tokens to guess beside `num_decoding` sequences: as many as bring the most tokens a
+    second. The k-th guess is right with hit_rate^k, and a step of n tokens takes `cost.of(n)`."""
+    best, most = 0, num_decoding / cost.of(num_decoding)
+    expected, chance = float(num_decoding), 1.0
+    for k in range(1, MAX_DRAFT_TOKENS + 1):
+        chance *= hit_rate
+        expected += chance
+        speed = expected / cost.of(num_decoding + k)
+        if speed > most:
+            best, most = k, speed
+        elif k > best + 3:
+            break
+    return best
 
 
 class StepCost:
-    """Fits a + b·n to the seconds of steps with n tokens; recent steps count most."""
+    """How long a step of n tokens takes: a + b·n fitted to the steps of several tokens, and the
+    mean of those of one, which have faster kernels; recent steps count most."""
 
-    __slots__ = ("_n", "_nn", "_t", "_tn", "_weight")
+    __slots__ = ("_n", "_nn", "_one", "_t", "_tn", "_weight")
 
     DECAY = 0.98
-    FIRST_RATIO = 1.0
 
     def __init__(self) -> None:
         self._weight = self._n = self._t = self._nn = self._tn = 0.0
+        self._one = 0.0
 
     def record(self, num_tokens: int, seconds: float) -> None:
         decay, n = self.DECAY, float(num_tokens)
+        if num_tokens == 1:
+            self._one = self._one * decay + seconds * (1 - decay) if self._one else seconds
+            return
         self._weight = self._weight * decay + 1
         self._n = self._n * decay + n
         self._t = self._t * decay + seconds
         self._nn = self._nn * decay + n * n
         self._tn = self._tn * decay + n * seconds
 
-    @property
-    def ratio(self) -> float:
-        """a / b; a guess until steps of different sizes have been seen."""
+    def of(self, num_tokens: int) -> float:
+        """Seconds; of an unknown unit before steps of different sizes have been seen."""
         weight = self._weight
         spread = weight * self._nn - self._n * self._n
         if weight < 5 or spread < weight * weight * 0.5:
-            return self.FIRST_RATIO
-        slope = (weight * self._tn - self._n * self._t) / spread
+            return 1.0 + num_tokens  # a guess: a step costs as much as a token
+        if num_tokens == 1 and self._one:
+            return self._one
+        slope = max(0.0, (weight * self._tn - self._n * self._t) / spread)
         base = (self._t - slope * self._n) / weight
-        if slope <= 0:
-            return 20.0
-        return min(20.0, max(0.1, base / slope))
+        return max(base, 0.0) + slope * num_tokens
 
 
 class PredictionDraft:
@@ -79,6 +83,7 @@ class PredictionDraft:
         "_last",
         "_pairs",
         "_proposed",
+        "_replaced",
         "_since",
         "_tail",
         "hit_rate",
@@ -93,6 +98,7 @@ class PredictionDraft:
         self._last = 0
         self._since = 0  # tokens of the text behind the place where they parted
         self._hits = 0
+        self._replaced = False  # where they parted last, one token stood for one
         self._tail: tuple[int, ...] = ()
         self._accepted: set[int] = set()
         self._proposed: set[int] = set()
@@ -123,8 +129,8 @@ class PredictionDraft:
         if position is None:
             self._since += 1
             self.position = self._find()
+            self._replaced = self._since == 2 and self.position == self._last + 2
             self._hits = 0
-            self.hit_rate = min(self.hit_rate, FIRST_RATE_OF_PREDICTION)
             return
         if position >= len(self.tokens):
             self._last, self._since, self.position = position, 1, None
@@ -140,7 +146,9 @@ class PredictionDraft:
             if self._hits or position == 0:
                 self._last, self._since = position, 0
             self._since += 1  # a place that was wrong at once: the parting was before
-            self.position = None
+            self._replaced = self._replaced and self._hits > 0
+            self._hits = 0
+            self.position = position + 1 if self._replaced else None
 
     def _find(self) -> int | None:
         """The place to go on from: as far on as the text if the last token is there (so many

@@ -207,7 +207,7 @@ class _Generation:
         rejected = self.prediction.num_rejected if self.prediction is not None else 0
         return self.num_generated + rejected
 
-    def write_draft(self, cost_ratio: float, num_decoding: int) -> None:
+    def write_draft(self, cost: StepCost, num_decoding: int) -> None:
         """Guesses for the next step, as many as pay; a prediction before the text so far. Even
         if all were wrong there is room for the right token behind them."""
         sequence = self.sequence
@@ -218,7 +218,7 @@ class _Generation:
         sequence.draft = []
         for source in (self.prediction, self.lookup):
             if source is not None and source.position is not None and not sequence.draft:
-                most = draft_length(source.hit_rate, cost_ratio, num_decoding)
+                most = draft_length(source.hit_rate, cost, num_decoding)
                 sequence.draft = source.propose(min(most, room - 1))
 
     def count(self) -> None:
@@ -275,6 +275,7 @@ class LlamaEngine:
         flex_wait_seconds: float = 600.0,
         snapshot_bytes: int = 268_435_456,
         speculation: str = "auto",
+        unpack_weights: str = "auto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -285,6 +286,7 @@ class LlamaEngine:
             num_sequences=max_sequences,
             num_threads=threads or available_cores(),
             batch_size=BATCH_SIZE,
+            unpack=unpack_weights != "off",
         )
         model = self._model
         self._governor = None if threads else ThreadGovernor(model.num_threads)
@@ -586,7 +588,6 @@ class LlamaEngine:
         if not self._model.trimmable:
             return
         running = self._scheduler.running
-        ratio = self._cost.ratio
         for sequence in running:
             generation = self._generations[sequence.number]
             if self._speculates and generation.lookup is None:
@@ -594,7 +595,7 @@ class LlamaEngine:
                 if few and len(sequence.tokens) >= sequence.prompt_length + LOOKUP_AFTER:
                     generation.lookup = LookupDraft(sequence.tokens)
             if generation.prediction is not None or generation.lookup is not None:
-                generation.write_draft(ratio, len(running))
+                generation.write_draft(self._cost, len(running))
 
     def _prefill_budget(self) -> int:
         """Tokens that the machine computes in STEP_SECONDS."""

@@ -1,12 +1,11 @@
 """One GGUF model in llama.cpp: tokens, memory and logits, as integers and numpy views.
 
-The only importer of the llama.cpp binding. This module must not know: scheduling, sampling,
+This module must not know: scheduling, sampling,
 accounts. Only the engine's thread may call what changes the context; the tokenizer is free.
 """
 
 import ctypes
 import hashlib
-import importlib.util
 import logging
 import os
 from collections.abc import Sequence as Tokens
@@ -16,9 +15,16 @@ import llama_cpp as llama
 import numpy as np
 import numpy.typing as npt
 
+from rejoinder.engines.llama.weights import (
+    fast_bf16,
+    find_weights,
+    hash_weights,
+    unpack_weights,
+    unpacked_copy,
+)
 from rejoinder.errors import InvalidParameter, InvalidRequest
 
-__all__ = ["BatchFailed", "LlamaModel", "LlamaTokenizer", "find_weights"]
+__all__ = ["BatchFailed", "LlamaModel", "LlamaTokenizer"]
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +34,6 @@ MAX_SEQUENCE_IDS = 256
 SAMPLER_VERSION = 1
 """Part of the fingerprint: raise it when equal logits and seeds would give other tokens."""
 
-_SAMPLE_BYTES = 4096
-_SAMPLE_COUNT = 1024
-_HEADER_BYTES = 1 << 20
 _FLASH_ATTENTION = 1
 _TYPE_K, _TYPE_V = 30, 1
 """BF16 and F16. With unequal types attention has one code path for every batch size, and a
@@ -43,80 +46,16 @@ _POLL_LEVEL = 1
 and a machine that others use is not kept busy by an idle engine."""
 
 
+MAX_UNPACKED_BYTES = 1 << 30
+"""Of a model as BF16. Reading the weights of a larger one takes longer than its arithmetic."""
+
+
 class BatchFailed(Exception):
     """llama_decode refused a batch; `code` is its answer."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"llama_decode answered {code}")
         self.code = code
-
-
-# ---------------------------------------------------------------- finding and naming weights
-
-
-def find_weights(path: str) -> Path:
-    """The weights file that a configured path means: "package:module/file", "hf:ORG/REPO:FILE"
-    or a file's path. Raises InvalidRequest with a message for whoever wrote the configuration."""
-    if path.startswith("package:"):
-        return _weights_in_package(path)
-    if path.startswith("hf:"):
-        return _weights_on_hub(path)
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise InvalidRequest(f"There is no model file at '{path}'.", param="path")
-    return file
-
-
-def _weights_in_package(path: str) -> Path:
-    module, _, name = path.removeprefix("package:").partition("/")
-    if not module or not name:
-        raise InvalidRequest(f"'{path}' is not of the form 'package:MODULE/FILE'.", param="path")
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        raise InvalidRequest(
-            f"The package '{module}' of the model path '{path}' is not installed.", param="path"
-        )
-    for root in spec.submodule_search_locations or ():
-        if (file := Path(root) / name).is_file():
-            return file
-    raise InvalidRequest(f"The package '{module}' has no file '{name}'.", param="path")
-
-
-def _weights_on_hub(path: str) -> Path:
-    repository, _, name = path.removeprefix("hf:").partition(":")
-    if repository.count("/") != 1 or not name:
-        raise InvalidRequest(f"'{path}' is not of the form 'hf:ORG/REPO:FILE'.", param="path")
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise InvalidRequest(
-            f"The model path '{path}' needs the extra 'hf': pip install 'rejoinder[hf]'.",
-            param="path",
-        ) from None
-    try:
-        return Path(hf_hub_download(repository, name))
-    except Exception as error:
-        raise InvalidRequest(
-            f"The model '{path}' could not be downloaded: {error}", param="path"
-        ) from error
-
-
-def _hash_weights(file: Path) -> bytes:
-    """A hash of size, header (metadata, tokenizer, template) and samples spread evenly."""
-    digest = hashlib.blake2b(digest_size=16)
-    size = file.stat().st_size
-    digest.update(size.to_bytes(8, "little"))
-    with file.open("rb") as handle:
-        digest.update(handle.read(_HEADER_BYTES))
-        for i in range(_SAMPLE_COUNT):
-            handle.seek(size * i // _SAMPLE_COUNT)
-            digest.update(handle.read(_SAMPLE_BYTES))
-        handle.seek(max(0, size - _SAMPLE_BYTES))
-        digest.update(handle.read())
-    return digest.digest()
 
 
 # ---------------------------------------------------------------- logging
@@ -233,35 +172,50 @@ class _PoolParams(ctypes.Structure):
 class _ThreadPool:
     """One pool for the life of a context: without it ggml starts threads for every step.
 
-    A build of the library that lacks the entry points works without, only slower.
+    A build of the library that lacks the entry points works without, only slower. They are looked
+    up through the library that is loaded: opening its parts by file name loads second copies,
+    whose threads would compute with tables that nobody has filled.
     """
 
     def __init__(self, context: int, num_threads: int) -> None:
         self._pool: int | None = None
-        folder = Path(llama.__file__).parent / "lib"
+        library = llama.llama_cpp._lib
         try:
-            base = ctypes.CDLL(str(folder / "libggml-base.so"))
-            self._cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"))
-            main = ctypes.CDLL(str(folder / "libllama.so"))
-            params = _PoolParams()
-            base.ggml_threadpool_params_init(ctypes.byref(params), ctypes.c_int(num_threads))
-            if params.n_threads != num_threads:
-                return  # another layout of the struct: leave the library to itself
-            params.poll = _POLL_LEVEL
-            self._cpu.ggml_threadpool_new.restype = ctypes.c_void_p
-            self._pool = self._cpu.ggml_threadpool_new(ctypes.byref(params))
-            pool = ctypes.c_void_p(self._pool)
-            main.llama_attach_threadpool(ctypes.c_void_p(context), pool, pool)
-        except (OSError, AttributeError):
-            self._pool = None
+            init, new = library.ggml_threadpool_params_init, library.ggml_threadpool_new
+            attach, self._free = library.llama_attach_threadpool, library.ggml_threadpool_free
+        except AttributeError:
+            return
+        params = _PoolParams()
+        init(ctypes.byref(params), ctypes.c_int(num_threads))
+        if params.n_threads != num_threads:
+            return  # another layout of the struct: leave the library to itself
+        params.poll = _POLL_LEVEL
+        new.restype = ctypes.c_void_p
+        self._pool = new(ctypes.byref(params))
+        pool = ctypes.c_void_p(self._pool)
+        attach(ctypes.c_void_p(context), pool, pool)
 
     def close(self) -> None:
         if self._pool is not None:
-            self._cpu.ggml_threadpool_free(ctypes.c_void_p(self._pool))
+            self._free(ctypes.c_void_p(self._pool))
             self._pool = None
 
 
 # ---------------------------------------------------------------- the model
+
+
+def _load_file(file: Path) -> int:
+    """A handle, or 0 when the file does not load."""
+    params = llama.llama_model_default_params()
+    params.n_gpu_layers = 0
+    return llama.llama_model_load_from_file(os.fsencode(file), params) or 0
+
+
+def _worth_unpacking(model: int) -> bool:
+    """Quantized, and small: then arithmetic takes longer than reading the weights."""
+    stored = int(llama.llama_model_size(model))
+    unpacked = 2 * int(llama.llama_model_n_params(model))
+    return stored < 0.9 * unpacked and unpacked <= MAX_UNPACKED_BYTES
 
 
 class LlamaModel:
@@ -269,7 +223,8 @@ class LlamaModel:
 
     `num_sequences` run at once; more sequence ids, as many as the library has, can hold prefixes
     if the model's memory can be cut (each costs a whole state otherwise).
-    `batch_size`: the most tokens of one `decode`.
+    `batch_size`: the most tokens of one `decode`. `unpack`: quantized weights of a small model
+    may be computed with as BF16.
     """
 
     def __init__(
@@ -280,15 +235,13 @@ class LlamaModel:
         num_sequences: int,
         num_threads: int,
         batch_size: int = 512,
+        unpack: bool = True,
     ) -> None:
         file = find_weights(path)
         llama.llama_log_set(_forward_log, ctypes.c_void_p(0))
         llama.llama_backend_init()
-        params = llama.llama_model_default_params()
-        params.n_gpu_layers = 0
-        self._model = llama.llama_model_load_from_file(os.fsencode(file), params)
-        if not self._model:
-            raise InvalidRequest(f"'{file.name}' is not a GGUF model that loads.", param="path")
+        digest = hash_weights(file)
+        self._model = self._load(file, digest, unpack=unpack)
         self._vocab = llama.llama_model_get_vocab(self._model)
         self.tokenizer = LlamaTokenizer(self._vocab)
         self.num_cells = num_cells
@@ -302,7 +255,24 @@ class LlamaModel:
         self._make_batch()
         template = llama.llama_model_chat_template(self._model, None)
         self.chat_template: str | None = template.decode("utf-8") if template else None
-        self.fingerprint = self._fingerprint(file)
+        self.fingerprint = self._fingerprint(digest)
+
+    def _load(self, file: Path, digest: bytes, *, unpack: bool) -> int:
+        """The file, or its unpacked copy, which is made if the model is worth one."""
+        copy = unpacked_copy(file, digest)
+        self.unpacked = unpack and fast_bf16()
+        if self.unpacked and copy.is_file() and (model := _load_file(copy)):
+            return model
+        model = _load_file(file)
+        if not model:
+            raise InvalidRequest(f"'{file.name}' is not a GGUF model that loads.", param="path")
+        if self.unpacked and _worth_unpacking(model) and unpack_weights(file, copy):
+            llama.llama_model_free(model)
+            if model := _load_file(copy):
+                return model
+            raise InvalidRequest(f"The copy '{copy}' does not load.", param="path")
+        self.unpacked = False
+        return model
 
     def _new_context(self) -> int:
         params = llama.llama_context_default_params()
@@ -343,9 +313,10 @@ class LlamaModel:
         base = self._batch_sequences.ctypes.data
         self._pointers[:] = base + 4 * np.arange(size, dtype=np.uint64)
 
-    def _fingerprint(self, file: Path) -> str:
+    def _fingerprint(self, weights: bytes) -> str:
         digest = hashlib.blake2b(digest_size=5)
-        digest.update(_hash_weights(file))
+        digest.update(weights)
+        digest.update(b"unpacked" if self.unpacked else b"")
         digest.update((self.chat_template or "").encode())
         digest.update(f"sampler {SAMPLER_VERSION}".encode())
         digest.update(llama.llama_print_system_info())

@@ -68,7 +68,7 @@ class Plan:
 class Scheduler:
     """`max_sequences` run at once; `max_queue` of the same or a better tier may wait.
 
-    `prefill_budget`: the most prompt tokens in a step beside decodes; the engine sets it.
+    `prefill_budget`: the most prompt tokens in a step; the engine sets it.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Scheduler:
         for sequence in decoding:
             if room > 0 and sequence.phase is Phase.RUNNING:
                 room -= self._plan_decode(sequence, plan, room, now)
-        budget = min(room, self.prefill_budget) if plan.works else room
+        budget = min(room, self.prefill_budget)
         if len(prefilling) > 1:
             # A short prompt does not wait behind all of a long one.
             shortest = min(prefilling[1:], key=lambda s: s.num_pending)
