@@ -5,6 +5,7 @@ right key. The keys are fixed (docs/configuration.md). This module must not know
 """
 
 import difflib
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -25,7 +26,15 @@ DEFAULT_MODEL_ID = "smollm2-135m-instruct"
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the text names the file and the key."""
+    """The configuration cannot be used; the text names the file and the key.
+
+    `key`: the one at fault, `place`: "LINE:COLUMN" or "LINE" in the text; "" where not known.
+    """
+
+    def __init__(self, message: str, *, key: str = "", place: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+        self.place = place
 
 
 class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -227,7 +236,8 @@ def load(path: Path) -> Config:
     try:
         return parse(text)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        place = error.place or _line_of(error.key, text)
+        raise ConfigError(f"{path}:{place}: {error}" if place else f"{path}: {error}") from None
 
 
 def parse(text: str) -> Config:
@@ -235,12 +245,14 @@ def parse(text: str) -> Config:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not valid TOML: {error}") from None
+        raise _syntax_error(str(error), text) from None
     _check_keys(tree)
     try:
         config = msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(_in_toml_terms(str(error))) from None
+        message = _in_toml_terms(str(error))
+        key = message.partition(": ")[0].rpartition(".")[2]
+        raise ConfigError(message, key=key) from None
     _check_names(config)
     return config
 
@@ -248,6 +260,26 @@ def parse(text: str) -> Config:
 def with_store(config: Config, store: StoreConfig) -> Config:
     """The same configuration with another database."""
     return msgspec.structs.replace(config, store=store)
+
+
+def _syntax_error(message: str, text: str) -> ConfigError:
+    """tomllib's message, which ends with its place in words."""
+    found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    if found is None:
+        return ConfigError(f"not valid TOML: {message}")
+    line, column = found.groups()
+    place = f"{line}:{column}" if line else str(text.count("\n") + 1)
+    at_end = "" if line else " at the end of the file"
+    return ConfigError(f"not valid TOML: {message[: found.start()]}{at_end}", place=place)
+
+
+def _line_of(key: str, text: str) -> str:
+    """The line that sets a key or opens a table of that name; "" where several may be meant."""
+    name = re.escape(key)
+    lines = re.findall(rf'^[ \t]*(?:"?{name}"?[ \t]*=|\[+{name}\]+)', text, re.MULTILINE)
+    if not key or len(lines) != 1:
+        return ""
+    return str(text[: text.index(lines[0])].count("\n") + 1)
 
 
 def _check_keys(tree: dict[str, Any]) -> None:
@@ -281,7 +313,7 @@ def _known(
     names = [name for name in names if not name.startswith("__")]
     for key in table:
         if key not in names:
-            raise ConfigError(f"unknown key '{where}{key}'{_nearest(key, names)}")
+            raise ConfigError(f"unknown key '{where}{key}'{_nearest(key, names)}", key=key)
 
 
 def _nearest(word: str, names: list[str]) -> str:
