@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rejoinder.engines.llama.sampler import Sampler, describe, sample, uniform
+from rejoinder.engines.llama.sampler import Sampler, _nucleus, describe, sample, uniform
 from rejoinder.types import SamplingParams
 
 VOCABULARY = 600
@@ -200,3 +200,22 @@ def test_logprobs_are_of_the_raw_logits() -> None:
     ids, logprobs, _ = sample(logits[None].copy(), [sampler(p, (1, 2))], [allowed])
     assert ids == [7]
     assert logprobs[0] == describe(logits, 7, 3)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.floats(0.01, 1.0), st.booleans(), st.floats(0.1, 6))
+def test_the_nucleus_of_many_is_that_of_all_sorted(
+    seed: int, top_p: float, ties: bool, spread: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.exp(-rng.exponential(spread, size=20_000)).astype(np.float32)
+    if ties:
+        values = np.round(values, 2) + np.float32(0.01)
+    needed = top_p * float(values.sum(dtype=np.float64))
+    order = np.argsort(-values, kind="stable")
+    reached = np.cumsum(values[order], dtype=np.float64)
+    # What sums to the line within rounding may end one token sooner or later.
+    low, high = np.searchsorted(reached, [needed * (1 - 1e-12), needed * (1 + 1e-12)])
+    count = int(_nucleus(values, needed).sum())
+    assert low + 1 <= count <= min(high + 1, len(values))
+    assert set(np.flatnonzero(_nucleus(values, needed))) == set(order[:count])

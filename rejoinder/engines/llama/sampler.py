@@ -20,6 +20,12 @@ _LINES = tuple(np.float32(line) for line in (0.05, 1e-2, 1e-3, 1e-4))
 """Parts of the best token's probability, above which candidates are looked for."""
 
 _BLOCK = 256
+
+_SORTED_AT_MOST = 4096
+"""Of more weights than these only those near the line are sorted."""
+
+_BIN_SHIFT = 17
+"""Bits of a float32 weight that its bin leaves out: six of the mantissa are left."""
 _MASK64 = (1 << 64) - 1
 
 
@@ -165,9 +171,12 @@ def _draw(
 
 
 def _draw_from_all(row: Logits, u: float) -> int:
-    """Inverse of the cumulated probabilities in the order of the ids, block by block: one pass
-    over the vocabulary and no sum that runs over all of it."""
-    weights = np.exp(row, out=row)
+    return _pick(np.exp(row, out=row), u)
+
+
+def _pick(weights: Logits, u: float) -> int:
+    """Inverse of the cumulated weights in the order of the ids, block by block: one pass and no
+    sum that runs over all of them."""
     whole = len(weights) // _BLOCK * _BLOCK
     sums = weights[:whole].reshape(-1, _BLOCK).sum(axis=1, dtype=np.float64)
     ends = np.cumsum(np.append(sums, weights[whole:].sum(dtype=np.float64)))
@@ -188,26 +197,16 @@ def _draw_from_nucleus(row: Logits, params: SamplingParams, u: float) -> int:
     best is 0; it becomes the weights."""
     weights = np.exp(row, out=row)
     ids, values = _near(weights, params)
-    total = 0.0
     if 0 < params.top_k < len(ids):
         kept = _best(values, params.top_k)
         ids, values = ids[kept], values[kept]
     if params.top_p < 1:
         truncated = 0 < params.top_k < len(row)
         total = float((values if truncated else weights).sum(dtype=np.float64))
-        ordered = np.sort(values)[::-1]
-        # The smallest set that reaches top_p: the token that crosses the line is in it.
-        reached = np.cumsum(ordered, dtype=np.float64)
-        count = int(np.searchsorted(reached, params.top_p * total, side="left")) + 1
-        if count < len(ids):
-            kept = _best(values, count)
-            ids, values = ids[kept], values[kept]
+        values = values * _nucleus(values, params.top_p * total)
     if params.min_p > 0:
-        kept = values >= min(np.float32(params.min_p), values.max())
-        ids, values = ids[kept], values[kept]
-    cumulated = np.cumsum(values, dtype=np.float64)
-    found = int(np.searchsorted(cumulated, u * float(cumulated[-1]), side="right"))
-    return int(ids[min(found, len(ids) - 1)])
+        values = values * (values >= min(np.float32(params.min_p), values.max()))
+    return int(ids[_pick(values, u)])
 
 
 def _near(weights: Logits, params: SamplingParams) -> tuple[npt.NDArray[np.int64], Logits]:
@@ -222,12 +221,41 @@ def _near(weights: Logits, params: SamplingParams) -> tuple[npt.NDArray[np.int64
         return ids, weights[ids]
     for line in _LINES:
         ids = np.flatnonzero(weights > line)
+        if len(ids) > _SORTED_AT_MOST and not k:
+            break  # nothing is far: many are as good as all
         values = weights[ids]
         # With a top_k its tokens are enough: top_p is a part of them.
         enough = len(ids) >= k if k else float(values.sum(dtype=np.float64)) >= needed
         if enough:
             return ids, values
     return np.arange(size), weights
+
+
+def _nucleus(values: Logits, needed: float) -> npt.NDArray[np.bool_]:
+    """Marks the smallest set whose sum reaches `needed`, the greatest first; the one that crosses
+    the line is in it. Of equals the first ones."""
+    if len(values) <= _SORTED_AT_MOST:
+        return _best(values, _count_to(np.sort(values)[::-1], needed))
+    # Positive floats are ordered as their bits are: sums by the leading bits find the part of the
+    # values in which the line lies, and only that is sorted.
+    bins = values.view(np.uint32) >> _BIN_SHIFT
+    reached = np.cumsum(np.bincount(bins, weights=values)[::-1])
+    from_top = min(int(np.searchsorted(reached, needed, side="left")), len(reached) - 1)
+    before = float(reached[from_top - 1]) if from_top else 0.0
+    inside = np.sort(values[bins == len(reached) - 1 - from_top])[::-1]
+    count = _count_to(inside, needed - before)
+    line = inside[count - 1]
+    kept: npt.NDArray[np.bool_] = values > line
+    ties = np.flatnonzero(values == line)
+    first_tie = int(np.searchsorted(-inside, -line, side="left"))
+    kept[ties[: count - first_tie]] = True
+    return kept
+
+
+def _count_to(ordered: Logits, needed: float) -> int:
+    """How many of the ordered values reach `needed`; at most all."""
+    reached = np.cumsum(ordered, dtype=np.float64)
+    return min(int(np.searchsorted(reached, needed, side="left")) + 1, len(ordered))
 
 
 def _best(values: Logits, count: int) -> npt.NDArray[np.bool_]:
