@@ -118,6 +118,20 @@ async def test_a_row_is_there_before_the_work_and_full_after_it(database: Databa
     await ledger.stop()
 
 
+async def test_a_closing_goes_with_the_next_opening_or_soon_by_itself(database: Database) -> None:
+    ledger = Ledger(database)
+    await ledger.start()
+    first = await ledger.open(entry(), Meter())
+    ledger.close(first, closing(NO_TOKENS))
+    second = await ledger.open(entry(), Meter())
+    assert {row.id: row.status for row in await rows(database)} == {first: "ok", second: "open"}
+    ledger.close(second, closing(NO_TOKENS))
+    async with asyncio.timeout(5):
+        while {row.status for row in await rows(database)} != {"ok"}:
+            await asyncio.sleep(0.01)
+    await ledger.stop()
+
+
 async def test_the_first_closing_counts(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,8 @@
 """The writes of one answer, as the transport sees them."""
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from rejoinder.testing import scripted_server
+from rejoinder.web.responses import FrameStream
 from rejoinder.web.server import _HeadWithBody
 from tests.web import wire
 
@@ -56,6 +59,31 @@ async def writes_of(cycle: Cycle, wire: Wire, *bodies: bytes) -> list[bytes]:
         await send({"type": "http.response.body", "body": body, "more_body": more})
     assert cycle.transport is wire, "the cycle has its transport back"
     return wire.writes
+
+
+async def test_the_first_frame_leaves_alone_and_the_rest_of_its_read_together() -> None:
+    async def frames() -> AsyncGenerator[bytes, None]:
+        for frame in (b"", b"1", b"2", b"3"):
+            yield frame
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    bodies: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            bodies.append(message["body"])
+
+    stream = FrameStream(
+        frames(),
+        headers=dict,
+        keepalive_seconds=60,
+        render_error=lambda error: (500, b"", {}),
+        error_frames=lambda error: b"",
+    )
+    await stream.send(receive, send)
+    assert bodies == [b"1", b"23"]
 
 
 async def test_the_head_leaves_with_the_body() -> None:
