@@ -219,3 +219,13 @@ def test_the_nucleus_of_many_is_that_of_all_sorted(
     count = int(_nucleus(values, needed).sum())
     assert low + 1 <= count <= min(high + 1, len(values))
     assert set(np.flatnonzero(_nucleus(values, needed))) == set(order[:count])
+
+
+@pytest.mark.parametrize("spread", [2, 4, 8])
+def test_a_top_p_just_below_one_is_nearly_all(spread: float) -> None:
+    """The line may then lie, by rounding, behind the sum of all."""
+    for seed in range(20):
+        logits = np.random.default_rng(seed).normal(0, spread, 49_152).astype(np.float32)
+        drawn = Sampler(params(top_p=math.nextafter(1, 0), seed=seed), vocab_size=len(logits))
+        (token,), _, _ = sample(logits[None].copy(), [drawn])
+        assert 0 <= token < len(logits)

@@ -240,7 +240,9 @@ def _nucleus(values: Logits, needed: float) -> npt.NDArray[np.bool_]:
     # values in which the line lies, and only that is sorted.
     bins = values.view(np.uint32) >> _BIN_SHIFT
     reached = np.cumsum(np.bincount(bins, weights=values)[::-1])
-    from_top = min(int(np.searchsorted(reached, needed, side="left")), len(reached) - 1)
+    if needed > reached[-1]:  # by rounding: the same values were summed in another order
+        return np.ones(len(values), dtype=np.bool_)
+    from_top = int(np.searchsorted(reached, needed, side="left"))
     before = float(reached[from_top - 1]) if from_top else 0.0
     inside = np.sort(values[bins == len(reached) - 1 - from_top])[::-1]
     count = _count_to(inside, needed - before)
