@@ -7,6 +7,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
 from time import time
@@ -305,14 +306,14 @@ class _FleetReplicas:
         return self._fleet.replicas
 
     async def add(self, url: str) -> None:
-        engine = self._engine(url)
-        if not await engine.healthy():
-            await engine.close()
-            raise Unavailable("The replica does not answer, or not as one of this kind.")
-        if any(one.name == url for one in self._fleet.replicas):  # it was asked for twice
-            await engine.close()
-            return
-        self._fleet.add(url, engine)
+        async with AsyncExitStack() as stack:
+            engine = self._engine(url)
+            stack.push_async_callback(engine.close)
+            if not await engine.healthy():
+                raise Unavailable("The replica does not answer, or not as one of this kind.")
+            if all(one.name != url for one in self._fleet.replicas):  # else it was asked for twice
+                self._fleet.add(url, engine)
+                stack.pop_all()
 
     async def drain(self, url: str, within_seconds: float | None) -> None:
         await self._fleet.drain(url, within_seconds=within_seconds)

@@ -7,7 +7,7 @@ replicas are chosen.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -50,6 +50,7 @@ class Fleets:
     def __init__(self, front: Front, fleets: Mapping[str, Replicas]) -> None:
         self._front = front
         self._fleets = fleets
+        self._deciding = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -65,8 +66,7 @@ class Fleets:
     async def add(self, exchange: Exchange) -> None:
         """Answers when the replica is well and in the fleet."""
         fleet, change = await self._asked(exchange)
-        parts = urlsplit(change.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(change.url):
             raise InvalidParameter(
                 "Invalid 'url': expected http://HOST:PORT or https://….", param="url"
             )
@@ -83,15 +83,15 @@ class Fleets:
 
     async def drain(self, exchange: Exchange) -> None:
         """Answers at once: the replica gets nothing new. It stays in the list."""
-        fleet, change = await self._leaver(exchange)
-        self._go_on(fleet.drain(change.url, change.within_seconds))
-        await self._begun(exchange, fleet)
+        fleet, change = await self._asked(exchange)
+        await self._let_go(exchange, fleet, change, fleet.drain)
+        log.info("replica %s drains", change.url)
 
     async def remove(self, exchange: Exchange) -> None:
         """Answers at once: the replica gets nothing new, and leaves the list when it is empty."""
-        fleet, change = await self._leaver(exchange)
-        self._go_on(fleet.remove(change.url, change.within_seconds))
-        await self._begun(exchange, fleet)
+        fleet, change = await self._asked(exchange)
+        await self._let_go(exchange, fleet, change, fleet.remove)
+        log.info("replica %s leaves", change.url)
 
     # ------------------------------------------------------------ parts
 
@@ -112,6 +112,9 @@ class Fleets:
 
     async def _asked(self, exchange: Exchange) -> tuple[Replicas, _Change]:
         await self._require_admin(exchange)
+        if exchange.header(b"origin") is not None:
+            # Where no key exists, any page that an operator looks at could ask this.
+            raise PermissionDenied("Fleets are not changed from web pages.")
         fleet = self._fleet(exchange)
         raw = await read_body(exchange.scope, exchange.receive, max_bytes=MAX_BODY_BYTES)
         try:
@@ -121,33 +124,34 @@ class Fleets:
                 f'Expected {{"url": "…", "within_seconds": seconds or null}}: {error}'
             ) from None
 
-    async def _leaver(self, exchange: Exchange) -> tuple[Replicas, _Change]:
+    async def _let_go(
+        self,
+        exchange: Exchange,
+        fleet: Replicas,
+        change: _Change,
+        leave: Callable[[str, float | None], Coroutine[Any, Any, None]],
+    ) -> None:
         """Raises InvalidParameter for the last replica that would serve."""
-        fleet, change = await self._asked(exchange)
-        names = _names(fleet)
-        if change.url not in names:
-            raise NotFound(f"The fleet has no replica '{change.url[:200]}'.", param="url")
-        if not any(state != "draining" for name, state in names.items() if name != change.url):
-            raise InvalidParameter(
-                "No other replica would serve this model: add one first.",
-                param="url",
-                code="last_replica",
-            )
-        return fleet, change
-
-    def _go_on(self, leaving: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(leaving)
-        self._leaving.add(task)
-        task.add_done_callback(self._left)
+        async with self._deciding:  # or two requests would count on each other's replica
+            names = _names(fleet)
+            if change.url not in names:
+                raise NotFound(f"The fleet has no replica '{change.url[:200]}'.", param="url")
+            if not any(state != "draining" for name, state in names.items() if name != change.url):
+                raise InvalidParameter(
+                    "No other replica would serve this model: add one first.",
+                    param="url",
+                    code="last_replica",
+                )
+            task = asyncio.create_task(leave(change.url, change.within_seconds))
+            self._leaving.add(task)
+            task.add_done_callback(self._left)
+            await asyncio.sleep(0)  # it is marked by then, and what need not wait is done
+        await self._show(exchange, fleet, status=202)
 
     def _left(self, task: "asyncio.Task[None]") -> None:
         self._leaving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a replica could not be drained or removed", exc_info=error)
-
-    async def _begun(self, exchange: Exchange, fleet: Replicas) -> None:
-        await asyncio.sleep(0)  # what has nothing to wait for is done by then
-        await self._show(exchange, fleet, status=202)
 
     async def _show(self, exchange: Exchange, fleet: Replicas, *, status: int = 200) -> None:
         body = {"model": exchange.path_parameters["model"], "replicas": fleet.status()}
@@ -156,6 +160,18 @@ class Fleets:
     async def _reply(self, exchange: Exchange, body: object, *, status: int = 200) -> None:
         exchange.headers["cache-control"] = "no-store"
         await exchange.reply_json(body, status=status)
+
+
+def _is_address(url: str) -> bool:
+    """Of a server: no credentials, which logs and lists would show, and nothing that a path
+    cannot be put behind."""
+    try:
+        parts = urlsplit(url)
+        port_is_one = parts.port != 0
+    except ValueError:
+        return False
+    clean = url.isascii() and url.isprintable() and not set(" @?#\\") & set(url)
+    return clean and port_is_one and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _names(fleet: Replicas) -> dict[str, str]:

@@ -5,7 +5,15 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from rejoinder.building import _FleetReplicas
+from rejoinder.dialects import OPENAI
+from rejoinder.engines.fleet import Fleet
+from rejoinder.engines.vllm import VllmEngine
+from rejoinder.service.accounts import Accounts
+from rejoinder.web.fleets import Fleets
+from rejoinder.web.middleware import Front
 from tests.engines.fake_vllm import FakeVllm, ServerFault
+from tests.engines.toy_model import ToyEngine
 from tests.web import wire
 from tests.web.test_fleet_served import Served, seen, served
 
@@ -100,6 +108,11 @@ async def test_what_cannot_be(tmp_path: Path) -> None:
         for path, body, status in [
             ("/add/m", {"url": "http://127.0.0.1:9"}, 503),
             ("/add/m", {"url": "ftp://x"}, 400),
+            ("/add/m", {"url": "http://[::1"}, 400),
+            ("/add/m", {"url": "http://x:99999"}, 400),
+            ("/add/m", {"url": "http://name:secret@x"}, 400),
+            ("/add/m", {"url": "http://x/?q="}, 400),
+            ("/add/m", {"url": "http://x\nreplica http://y was added"}, 400),
             ("/add/m", {"url": 3}, 400),
             ("/add/m", {"url": url, "x": 1}, 400),
             ("/add/other", {"url": url}, 404),
@@ -110,6 +123,50 @@ async def test_what_cannot_be(tmp_path: Path) -> None:
             answer = await call(model, path, body)
             assert answer.status == status and "error" in answer.json, (path, body, answer.body)
         assert set((await states(model)).values()) == {"serving"}
+
+
+async def test_web_pages_change_nothing(tmp_path: Path) -> None:
+    """Without keys, the browser of anybody on this machine can ask, for any page it shows."""
+    async with served(tmp_path) as model:
+        url = model.replicas[0].url
+        for path in ("/add/m", "/drain/m", "/remove/m"):
+            answer = await asyncio.to_thread(
+                wire.request,
+                model.port,
+                "POST",
+                f"/fleets{path}",
+                {"url": url},
+                {"Origin": "http://page.example", "Content-Type": "text/plain"},
+            )
+            assert answer.status == 403
+        assert set((await states(model)).values()) == {"serving"}
+
+
+async def test_two_requests_do_not_remove_each_others_last_replica() -> None:
+    fleet = Fleet({"http://a": ToyEngine(), "http://b": ToyEngine()})
+    accounts = Accounts(())
+    front = Front(
+        authenticate=accounts.authenticate, new_request_id=lambda: "r", on_answer=lambda _: None
+    )
+    fleets = Fleets(front, {"m": _FleetReplicas(fleet, VllmEngine)})
+    statuses: list[int] = []
+
+    async def remove(url: str) -> None:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b'{"url": "%b"}' % url.encode()}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        scope = {"type": "http", "method": "POST", "headers": [], "path_params": {"model": "m"}}
+        await front.run(fleets.remove, OPENAI, scope, receive, send)
+
+    await asyncio.gather(remove("http://a"), remove("http://b"))
+    assert sorted(statuses) == [202, 400]
+    assert len(fleet.replicas) == 1
+    await fleets.close()
+    await fleet.close()
 
 
 async def test_only_admins(tmp_path: Path) -> None:
