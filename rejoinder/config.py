@@ -276,10 +276,9 @@ def _syntax_error(message: str, text: str) -> ConfigError:
 def _line_of(key: str, text: str) -> str:
     """The line that sets a key or opens a table of that name; "" where several may be meant."""
     name = re.escape(key)
-    lines = re.findall(rf'^[ \t]*(?:"?{name}"?[ \t]*=|\[+{name}\]+)', text, re.MULTILINE)
-    if not key or len(lines) != 1:
-        return ""
-    return str(text[: text.index(lines[0])].count("\n") + 1)
+    sets = re.compile(rf'[ \t]*(?:"?{name}"?[ \t]*=|\[+{name}\]+)')
+    numbers = [number for number, line in enumerate(text.split("\n"), 1) if sets.match(line)]
+    return str(numbers[0]) if key and len(numbers) == 1 else ""
 
 
 def _check_keys(tree: dict[str, Any]) -> None:

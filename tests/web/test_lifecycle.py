@@ -104,6 +104,7 @@ def test_a_dead_engine_ends_the_process(tmp_path: Path) -> None:
     [
         ("[server]\nprot = 1", "bad.toml:2: unknown key 'server.prot'; did you mean 'port'?"),
         ('[server]\nport = "x"', "bad.toml:2: server.port: Expected `int`"),
+        ('[server]\n# port = 1\nport = "x"', "bad.toml:3: server.port: Expected `int`"),
         ("[sever]\nport = 1", "bad.toml:1: unknown key 'sever'"),
         ("[server]\nport = \n", "bad.toml:2:8: not valid TOML: Invalid value"),
         ('[[models]]\nid = "a"\nbackend = "scripted"\nscript = "none.jsonl"', "none.jsonl"),
