@@ -89,6 +89,21 @@ def test_a_broken_copy_is_made_again(load: Load, tmp_path: Path) -> None:
     assert copy.stat().st_size == size
 
 
+def test_a_copy_that_does_not_load_is_done_without(
+    load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoil(file: Path, copy: Path) -> bool:
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(b"GGUF, but not really")
+        return True
+
+    monkeypatch.setattr("rejoinder.engines.llama.model.unpack_weights", spoil)
+    with caplog.at_level(logging.WARNING):
+        model = load()
+    assert not model.unpacked and logits(model, 8).shape[1] == model.vocab_size
+    assert "are used as stored" in caplog.text
+
+
 def test_logits_do_not_depend_on_the_batch(load: Load) -> None:
     model = load()
     whole = logits(model, 64)

@@ -1,7 +1,7 @@
 """One GGUF model in llama.cpp: tokens, memory and logits, as integers and numpy views.
 
-This module must not know: scheduling, sampling,
-accounts. Only the engine's thread may call what changes the context; the tokenizer is free.
+This module must not know: scheduling, sampling, accounts. Only the engine's thread may call what
+changes the context; the tokenizer is free.
 """
 
 import ctypes
@@ -240,7 +240,12 @@ class LlamaModel:
         file = find_weights(path)
         llama.llama_log_set(_forward_log, ctypes.c_void_p(0))
         llama.llama_backend_init()
-        digest = hash_weights(file)
+        try:
+            digest = hash_weights(file)
+        except OSError as error:
+            raise InvalidRequest(
+                f"'{file.name}' cannot be read: {error.strerror}.", param="path"
+            ) from None
         self._model = self._load(file, digest, unpack=unpack)
         self._vocab = llama.llama_model_get_vocab(self._model)
         self.tokenizer = LlamaTokenizer(self._vocab)
@@ -259,18 +264,18 @@ class LlamaModel:
 
     def _load(self, file: Path, digest: bytes, *, unpack: bool) -> int:
         """The file, or its unpacked copy, which is made if the model is worth one."""
-        copy = unpacked_copy(file, digest)
         self.unpacked = unpack and fast_bf16()
-        if self.unpacked and copy.is_file() and (model := _load_file(copy)):
+        copy = unpacked_copy(file, digest) if self.unpacked else None
+        if copy is not None and copy.is_file() and (model := _load_file(copy)):
             return model
         model = _load_file(file)
         if not model:
             raise InvalidRequest(f"'{file.name}' is not a GGUF model that loads.", param="path")
-        if self.unpacked and _worth_unpacking(model) and unpack_weights(file, copy):
-            llama.llama_model_free(model)
-            if model := _load_file(copy):
-                return model
-            raise InvalidRequest(f"The copy '{copy}' does not load.", param="path")
+        if copy is not None and _worth_unpacking(model) and unpack_weights(file, copy):
+            if unpacked := _load_file(copy):
+                llama.llama_model_free(model)
+                return unpacked
+            log.warning("the weights of %s are used as stored: their copy does not load", file.name)
         self.unpacked = False
         return model
 
