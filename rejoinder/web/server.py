@@ -24,7 +24,7 @@ FIRST_REQUEST_SECONDS = 30.0
 """How long a new connection may take to send the head of its first request."""
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a request line and its headers together; what is longer gets a 431."""
+"""Of a request line and its headers together; what has not ended by then gets a 431."""
 
 
 class ChatProtocol(HttpToolsProtocol):
