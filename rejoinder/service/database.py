@@ -18,7 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry, StaticPool
 
@@ -236,6 +236,8 @@ class _SqliteWriter:
             raise DBAPIError.instance(
                 None, None, error, sqlite3.Error, hide_parameters=True
             ) from error
+        except (OverflowError, UnicodeEncodeError) as error:  # what no column takes
+            raise DataError(None, None, error, hide_parameters=True) from error
 
     def _sql(self, statement: sa.Insert | sa.Update, row: dict[str, Any]) -> str:
         sql = self._compiled.get(statement)

@@ -13,6 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DataError
 
 from rejoinder.config import StoreConfig
 from rejoinder.service import database as db
@@ -186,4 +187,19 @@ async def test_a_database_in_memory_keeps_one_content(tmp_path: Path) -> None:
     database = await open_database(StoreConfig(url="sqlite://"))
     assert database.volatile
     assert await Keys(database).load() == []
+    await database.close()
+
+
+@pytest.mark.parametrize("value", [{"status": "\ud800"}, {"cost_pico": 1 << 63}])
+async def test_what_no_column_takes_is_an_error_of_that_row_only(
+    tmp_path: Path, value: dict[str, object]
+) -> None:
+    """A provider may have reported it; the ledger goes on with the other rows (R172)."""
+    database = await open_database(StoreConfig(url=f"sqlite:///{tmp_path}/x.db"))
+    with pytest.raises(DataError):
+        await database.write([(sa.insert(db.ledger), [{**OLD_ROW, **value}])])
+    await database.write([(sa.insert(db.ledger), [OLD_ROW])])
+    async with database.reading() as connection:
+        found = await connection.execute(sa.select(db.ledger.c.request_id))
+        assert found.scalars().all() == ["old"]
     await database.close()
