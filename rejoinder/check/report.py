@@ -260,10 +260,10 @@ def as_html(report: Report) -> str:
 
 
 def _html_table(report: Report) -> str:
-    rows = [f"<tr><th>section{''.join(f'<th>{title}' for title in _TITLES.values())}"]
+    rows = ["<tr>" + "".join(f"<th>{title}" for title in ("section", *_TITLES.values()))]
     for name, outcomes in by_group(report).items():
         numbers = (sum(o.verdict == verdict for o in outcomes) for verdict in _TITLES)
-        rows.append(f"<tr><td>{name}{''.join(f'<td>{n or chr(0xB7)}' for n in numbers)}")
+        rows.append(f"<tr><td>{name}" + "".join(f"<td>{number or '·'}" for number in numbers))
     return f"<table>{''.join(rows)}</table>"
 
 

@@ -12,7 +12,7 @@ from rejoinder.engines.vllm import VllmEngine
 from rejoinder.service.accounts import Accounts
 from rejoinder.web.fleets import Fleets
 from rejoinder.web.middleware import Front
-from tests.engines.fake_vllm import FakeVllm, ServerFault
+from tests.engines.fake_vllm import FakeVllm
 from tests.engines.toy_model import ToyEngine
 from tests.web import wire
 from tests.web.test_fleet_served import Served, seen, served
@@ -96,7 +96,6 @@ async def test_a_replica_is_added(tmp_path: Path) -> None:
             await until_gone(model, replica.url)
         assert seen(await model.stream()) == expected
         assert len(more.generations) == 1
-        more.faults = [ServerFault("die", after=3)]
         last = await call(model, "/remove/m", {"url": more.url})
         assert last.status == 400 and last.json["error"]["code"] == "last_replica"
         assert more.url in await states(model)
