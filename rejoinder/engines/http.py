@@ -112,9 +112,10 @@ class Server:
 
     async def _whole(self, method: str, path: str, body: bytes | None) -> bytes:
         deadline = asyncio.get_running_loop().time() + self.timeouts.first_token
+        url = self.base_url + path
         async with (
             _failures(deadline, "its answer"),
-            self._client().request(method, self.base_url + path, data=body) as response,
+            self._client().request(method, url, data=body, allow_redirects=False) as response,
         ):
             content = await response.read()
             if response.status != 200:

@@ -584,3 +584,20 @@ def test_recorded_exchanges(path: Path) -> None:
     )
     cached = [d.cached_tokens for d in deltas if d.cached_tokens is not None]
     assert cached == record["cached_tokens"]
+
+
+async def test_a_replica_sends_us_nowhere_else() -> None:
+    """What another address answers says nothing about this one, and need not be asked."""
+
+    async def send_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        place = server.url.encode() + head.split()[1]
+        writer.write(b"HTTP/1.1 302 Found\r\nLocation: %b\r\nContent-Length: 0\r\n\r\n" % place)
+        writer.close()
+
+    async with FakeVllm().serve() as server:
+        listener = await asyncio.start_server(send_on, "127.0.0.1", 0)
+        async with listener:
+            engine = VllmEngine(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+            assert not await engine.healthy()
+            await engine.close()
