@@ -18,7 +18,7 @@ NOW = 0.0
 
 
 def make(
-    num_cells: int = 64, ids: int = 8, snapshot_bytes: int = 0
+    num_cells: int = 64, ids: int = 8, snapshot_bytes: int = 0, idle_cells: int | None = None
 ) -> tuple[PrefixCache, FakeMemory]:
     memory = FakeMemory(num_cells)
     cache = PrefixCache(
@@ -26,6 +26,7 @@ def make(
         num_cells=num_cells,
         memory_ids=range(4, 4 + ids),
         snapshot_bytes=snapshot_bytes,
+        idle_cells=idle_cells,
     )
     return cache, memory
 
@@ -205,6 +206,23 @@ def test_host_memory_brings_prefixes_back() -> None:
     assert cache.num_restored == 1
 
 
+def test_idle_prefixes_beyond_the_bound_move_to_host_memory() -> None:
+    cache, memory = make(num_cells=100, snapshot_bytes=10_000, idle_cells=40)
+    prompts = [[start + i for i in range(18)] for start in (100, 200, 300)]
+    for tokens in prompts:
+        run(cache, memory, tokens)
+    assert cache.num_used == memory.num_used == 36, "the oldest left its cells"
+    assert [cache.peek("a", tokens, 18) for tokens in prompts] == [18, 18, 18]
+    assert run(cache, memory, prompts[0]) == 17
+
+
+def test_without_host_memory_idle_prefixes_stay() -> None:
+    cache, memory = make(num_cells=100, idle_cells=40)
+    for start in (100, 200, 300):
+        run(cache, memory, [start + i for i in range(18)])
+    assert cache.num_used == 54
+
+
 def test_host_memory_has_a_bound_and_forgets_the_oldest() -> None:
     size = len(repr([(p, 100 + p) for p in range(30)]))
     cache, memory = make(num_cells=32, snapshot_bytes=2 * size + 10)
@@ -254,10 +272,13 @@ class Cache(RuleBasedStateMachine):
     """Random lives of sequences; after each step the books balance and the memory agrees."""
 
     @initialize(
-        cells=st.integers(24, 60), ids=st.integers(1, 8), host=st.sampled_from([0, 200, 4000])
+        cells=st.integers(24, 60),
+        ids=st.integers(1, 8),
+        host=st.sampled_from([0, 200, 4000]),
+        idle=st.none() | st.integers(0, 30),
     )
-    def start(self, cells: int, ids: int, host: int) -> None:
-        self.cache, self.memory = make(cells, ids, host)
+    def start(self, cells: int, ids: int, host: int, idle: int | None) -> None:
+        self.cache, self.memory = make(cells, ids, host, idle)
         self.live: dict[int, tuple[Hold, list[int]]] = {}
         self.time = 0.0
         self.pins: list[tuple[str, list[int], float]] = []

@@ -325,6 +325,7 @@ class LlamaEngine:
             num_cells=model.num_cells,
             memory_ids=range(max_sequences, model.num_sequence_ids),
             snapshot_bytes=snapshot_bytes,
+            idle_cells=model.idle_cells,
         )
 
     # -------------------------------------------------------- what the engine is

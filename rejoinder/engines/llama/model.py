@@ -351,6 +351,15 @@ class LlamaModel:
             llama.llama_model_is_recurrent(self._model) or llama.llama_model_is_hybrid(self._model)
         )
 
+    @property
+    def idle_cells(self) -> int:
+        """How many used cells a step may have to look past. A comparison of each, for every layer
+        and head, costs a token up to a fifth of its arithmetic then: in small models that is
+        soon reached (docs/decisions/0010-one-kv-cache-for-all-sequences.md)."""
+        layers = int(llama.llama_model_n_layer(self._model))
+        heads = int(llama.llama_model_n_head(self._model))
+        return int(llama.llama_model_n_params(self._model)) // (250 * max(1, layers * heads))
+
     def metadata(self) -> dict[str, str]:
         """The GGUF's metadata without its arrays."""
         found: dict[str, str] = {}

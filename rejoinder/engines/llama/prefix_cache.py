@@ -111,6 +111,8 @@ class PrefixCache:
     """`num_cells` cells, the sequence ids `memory_ids` for nodes, `snapshot_bytes` of host memory.
 
     At most half of the cells can be pinned; what is pinned beyond gives way, the oldest first.
+    `idle_cells`: of prefixes that nobody uses so many cells stay, and the rest moves to host
+    memory, if there is any, since every step looks past the used cells of others.
     """
 
     cuttable = True
@@ -123,9 +125,13 @@ class PrefixCache:
         num_cells: int,
         memory_ids: range,
         snapshot_bytes: int = 0,
+        idle_cells: int | None = None,
     ) -> None:
         self._memory = memory
         self.num_cells = num_cells
+        self._idle_cells = num_cells
+        if idle_cells is not None and snapshot_bytes > 0:
+            self._idle_cells = idle_cells
         self._free_ids = list(reversed(memory_ids))
         self._num_ids = len(memory_ids)
         self._snapshot_budget = snapshot_bytes
@@ -279,6 +285,11 @@ class PrefixCache:
             elif parent is None and not node.refs and not node.children:
                 self._drop_root(node)
             node = parent
+        while self.num_reclaimable(now) > self._idle_cells:
+            victim = self._victim(now)
+            if victim is None:
+                break
+            self._evict(victim)
 
     def reserve(self, num_tokens: int, now: float, *, pinned: bool = False) -> bool:
         """Whether there are so many free cells, after evicting idle prefixes as needed.
