@@ -169,7 +169,14 @@ class _failures:
             case aiohttp.ClientError() | OSError():
                 # What it says has addresses in it, and clients are told our message.
                 log.warning("a replica's connection failed: %s", error)
-                raise ProviderFailed("The connection to the replica failed.") from error
+                failure = _Stale if _was_made(error) else ProviderFailed
+                raise failure("The connection to the replica failed.") from error
+
+
+def _was_made(error: BaseException) -> bool:
+    """Whether there was a connection, which broke while it was waited for or written to."""
+    broke = isinstance(error, aiohttp.ClientOSError | aiohttp.ClientConnectionResetError)
+    return broke and not isinstance(error, aiohttp.ClientConnectorError)
 
 
 async def _reach_end(response: aiohttp.ClientResponse) -> None:

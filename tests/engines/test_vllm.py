@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -601,3 +602,30 @@ async def test_a_replica_sends_us_nowhere_else() -> None:
             engine = VllmEngine(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
             assert not await engine.healthy()
             await engine.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        aiohttp.ClientOSError(None, "Can not write request body"),
+        aiohttp.ClientConnectionResetError("Cannot write to closing transport"),
+    ],
+)
+async def test_a_kept_connection_that_closes_while_we_write_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real = aiohttp.ClientSession.post
+    failures = [error]
+
+    def post(session: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(session, *args, **kwargs)
+
+    async with serving() as (engine, _):
+        whole = ids(await collect(engine))
+        monkeypatch.setattr(aiohttp.ClientSession, "post", post)
+        assert ids(await collect(engine)) == whole
+        failures += [error, error]
+        with pytest.raises(ProviderFailed):
+            await collect(engine)
