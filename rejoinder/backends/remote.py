@@ -263,7 +263,11 @@ class RemoteBackend:
             raise _Failure(_silent(has_begun=False)) from None
         except aiohttp.ClientConnectorError:
             raise _Failure(_unreachable()) from None
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+        except (
+            aiohttp.ServerDisconnectedError,
+            aiohttp.ClientOSError,
+            aiohttp.ClientConnectionResetError,
+        ) as error:
             # It had been closed, which we saw while we waited for it or while we wrote to it.
             _forget_way(error)
             raise _Stale from None

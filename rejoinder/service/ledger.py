@@ -340,6 +340,8 @@ class Ledger:
                 _log.exception("ledger row %s cannot be closed", row["row_id"])
             except (SQLAlchemyError, OSError):
                 failed.append(row)
+            except Exception:
+                _log.exception("ledger row %s cannot be closed", row["row_id"])
         return failed
 
     async def _commit(self, opening: list[_Row], progress: list[_Row], closing: list[_Row]) -> None:
@@ -462,15 +464,19 @@ def _resolve(future: "asyncio.Future[None]", error: Exception | None = None) -> 
         future.set_exception(error)
 
 
+_MOST = 2**63 - 1
+"""What a column holds: a provider may count whatever it likes."""
+
+
 def _counted(usage: Usage, cost: Decimal) -> _Row:
-    counts = {name: getattr(usage, name) for name in _COUNTS}
+    counts = {name: min(getattr(usage, name), _MOST) for name in _COUNTS}
     return {**counts, "estimated": usage.estimated, "cost_pico": _pico(cost)}
 
 
 def _pico(dollars: Decimal) -> int:
     """Whole picodollars: exact where a price per million tokens, times its tier's factor, has at
     most six decimals; rounded half to even beyond."""
-    return int(dollars.scaleb(12).to_integral_value(ROUND_HALF_EVEN))
+    return min(int(dollars.scaleb(12).to_integral_value(ROUND_HALF_EVEN)), _MOST)
 
 
 def _dollars(pico: int | Decimal) -> Decimal:

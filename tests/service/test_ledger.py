@@ -132,6 +132,24 @@ async def test_a_closing_goes_with_the_next_opening_or_soon_by_itself(database: 
     await ledger.stop()
 
 
+async def test_an_absurd_usage_fills_its_columns_and_the_next_row_is_written(
+    database: Database,
+) -> None:
+    ledger = Ledger(database)
+    await ledger.start()
+    first = await ledger.open(entry(), Meter())
+    ledger.close(first, closing(Usage(prompt_tokens=10**30, completion_tokens=2**63)))
+    second = await ledger.open(entry(), Meter())
+    ledger.close(second, closing(NO_TOKENS))
+    async with asyncio.timeout(10):
+        await ledger.flush()
+    absurd, plain = sorted(await rows(database), key=lambda row: row.id != first)
+    most = 2**63 - 1
+    assert (absurd.status, absurd.prompt_tokens, absurd.cost_pico) == ("ok", most, most)
+    assert (plain.status, plain.cost_pico) == ("ok", 0)
+    await ledger.stop()
+
+
 async def test_the_first_closing_counts(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
