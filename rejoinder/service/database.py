@@ -17,10 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry, StaticPool
+from sqlalchemy.util import await_only
 
 from rejoinder.config import StoreConfig
 
@@ -316,14 +317,24 @@ def _prepare_sqlite(connection: DBAPIConnection, _record: ConnectionPoolEntry) -
     """WAL: readers do not wait for the writer, and a killed process loses nothing committed."""
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in (
-        "busy_timeout = 10000",
-        "journal_mode = WAL",
-        "synchronous = NORMAL",
-        "foreign_keys = ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
+    cursor.execute("PRAGMA busy_timeout = 10000")
+    _use_wal(cursor)
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _use_wal(cursor: DBAPICursor) -> None:
+    """SQLite does not wait for a file that another process is just turning into WAL, whatever
+    the timeout: asks again for a while."""
+    for pause in (*[0.02] * 100, None):
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if pause is None or "locked" not in str(error):
+                raise
+            await_only(asyncio.sleep(pause))
 
 
 def _begin_sqlite(connection: Connection) -> None:

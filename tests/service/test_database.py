@@ -126,12 +126,10 @@ async def test_two_processes_may_open_a_new_database_at_once(database_url: str) 
     assert [p.returncode for p in processes] == [0, 0], errors
 
 
-async def test_two_databases_opened_at_once_in_one_process(database_url: str) -> None:
-    one, two = await asyncio.gather(
-        *(open_database(StoreConfig(url=database_url)) for _ in range(2))
-    )
-    await one.close()
-    await two.close()
+async def test_databases_opened_at_once_in_one_process(database_url: str) -> None:
+    opened = await asyncio.gather(*(open_database(StoreConfig(url=database_url)) for _ in range(6)))
+    for database in opened:
+        await database.close()
 
 
 @pytest.mark.parametrize(
