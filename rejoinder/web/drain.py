@@ -5,7 +5,7 @@ It must not know: signals, sockets.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 from rejoinder.errors import ChatError, Unavailable
 
@@ -35,18 +35,9 @@ class Drain:
         if not self._open:
             raise Unavailable(STOPPING, retry_after=1)
 
-    @contextlib.contextmanager
-    def running(self, abort: Callable[[ChatError], None]) -> Iterator[None]:
+    def running(self, abort: Callable[[ChatError], None]) -> "_Running":
         """Counts an answer as running; `abort` ends it with an error when time is up."""
-        token = object()
-        self._aborts[token] = abort
-        self._empty.clear()
-        try:
-            yield
-        finally:
-            del self._aborts[token]
-            if not self._aborts:
-                self._empty.set()
+        return _Running(self._aborts, self._empty, abort)
 
     @contextlib.asynccontextmanager
     async def running_task(self) -> AsyncIterator[None]:
@@ -77,3 +68,28 @@ class Drain:
             for abort in list(self._aborts.values()):
                 abort(Unavailable(STOPPING, retry_after=1))
             await self._empty.wait()
+
+
+class _Running:
+    """An answer that runs, from enter to exit: an object, a quarter of the size of a generator."""
+
+    __slots__ = ("_abort", "_aborts", "_empty")
+
+    def __init__(
+        self,
+        aborts: dict[object, Callable[[ChatError], None]],
+        empty: asyncio.Event,
+        abort: Callable[[ChatError], None],
+    ) -> None:
+        self._aborts = aborts
+        self._empty = empty
+        self._abort = abort
+
+    def __enter__(self) -> None:
+        self._aborts[self] = self._abort
+        self._empty.clear()
+
+    def __exit__(self, *_: object) -> None:
+        del self._aborts[self]
+        if not self._aborts:
+            self._empty.set()

@@ -5,6 +5,7 @@ them. It must not know: what is waited for.
 """
 
 import asyncio
+from collections.abc import Callable
 
 __all__ = ["Flag"]
 
@@ -12,11 +13,12 @@ __all__ = ["Flag"]
 class Flag:
     """Set or not; any number of tasks may wait for it."""
 
-    __slots__ = ("_is_set", "_waiters")
+    __slots__ = ("_is_set", "_waiters", "_watcher")
 
     def __init__(self) -> None:
         self._is_set = False
         self._waiters: list[asyncio.Future[None]] | None = None
+        self._watcher: Callable[[], None] | None = None
 
     def is_set(self) -> bool:
         return self._is_set
@@ -28,6 +30,12 @@ class Flag:
         for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
+        if self._watcher is not None:
+            self._watcher()
+
+    def when_set(self, watcher: Callable[[], None] | None) -> None:
+        """`watcher` is called each time that it is set from now on; None ends that."""
+        self._watcher = watcher
 
     def clear(self) -> None:
         self._is_set = False

@@ -21,7 +21,7 @@ from rejoinder.errors import (
 )
 from rejoinder.service.accounts import Account
 from rejoinder.web.requests import header
-from rejoinder.web.responses import ClientGone, Headers, Receive, Scope, Send, send_body
+from rejoinder.web.responses import Client, ClientGone, Headers, Scope, Send, send_body
 
 log = logging.getLogger("rejoinder.web")
 request_log = logging.getLogger("rejoinder.request")
@@ -48,7 +48,7 @@ class Exchange:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, request_id: str, dialect: Dialect
+        self, scope: Scope, receive: Client, send: Send, *, request_id: str, dialect: Dialect
     ) -> None:
         self.scope = scope
         self.receive = receive
@@ -145,7 +145,7 @@ class Front:
         return account
 
     async def run(
-        self, answer: Answerer, dialect: Dialect, scope: Scope, receive: Receive, send: Send
+        self, answer: Answerer, dialect: Dialect, scope: Scope, receive: Client, send: Send
     ) -> None:
         exchange = Exchange(
             scope, receive, send, request_id=self._new_request_id(), dialect=dialect

@@ -8,7 +8,7 @@ not know: what the bytes mean, who asked.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from rejoinder.web.flag import Flag
 
@@ -45,36 +45,38 @@ class ClientGone(Exception):
     """The client closed its connection before the answer was complete."""
 
 
-async def until_gone(receive: Receive) -> None:
-    """Returns when the client has closed its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class Client(Protocol):
+    """ASGI receive of our server."""
+
+    def __call__(self) -> Awaitable[Any]: ...
+
+    def when_gone(self, leave: Callable[[], None] | None) -> None:
+        """`leave` is called once or more when the client has closed its connection, at once if it
+        has already; None ends that. The request's body must have been read."""
 
 
 @contextlib.asynccontextmanager
-async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
+async def cancelled_when_gone(client: Client) -> AsyncIterator[None]:
     """Runs the body; when the client leaves meanwhile, cancels it and raises ClientGone."""
     task = asyncio.current_task()
     assert task is not None
     gone = False
 
-    def leave(watcher: "asyncio.Task[None]") -> None:
+    def leave() -> None:
         nonlocal gone
-        if not watcher.cancelled():
+        if not gone:
             gone = True
             task.cancel()
 
-    watcher = asyncio.ensure_future(until_gone(receive))
-    watcher.add_done_callback(leave)
     try:
+        client.when_gone(leave)
         yield
     except asyncio.CancelledError:
         if gone and task.uncancel() == 0:
             raise ClientGone from None
         raise
     finally:
-        watcher.remove_done_callback(leave)
-        watcher.cancel()
+        client.when_gone(None)
 
 
 class FrameStream:
@@ -86,8 +88,8 @@ class FrameStream:
     """
 
     __slots__ = (
-        *("_buffer", "_buffered", "_error_frames", "_failure", "_frames", "_gone", "_head_sent"),
-        *("_headers", "_idle", "_keepalive_seconds", "_last_write", "_producer"),
+        *("_buffer", "_buffered", "_error_frames", "_failure", "_frames", "_gone", "_headers"),
+        *("_idle", "_keepalive_seconds", "_last_write", "_producer"),
         *("_render_error", "_room", "_timer", "_wake"),
     )
 
@@ -101,7 +103,7 @@ class FrameStream:
         error_frames: Callable[[Exception], bytes],
     ) -> None:
         self._frames = frames
-        self._headers = headers
+        self._headers: Callable[[], Headers] | None = headers
         self._keepalive_seconds = keepalive_seconds
         self._render_error = render_error
         self._error_frames = error_frames
@@ -111,26 +113,24 @@ class FrameStream:
         self._room = Flag()
         self._idle = False
         self._gone = False
-        self._head_sent = False
         self._last_write = 0.0
         self._failure: Exception | None = None
         self._producer: asyncio.Future[None] | None = None
 
-    async def send(self, receive: Receive, send: Send) -> None:
+    async def send(self, client: Client, send: Send) -> None:
         """Raises ClientGone when the client left first; what `frames` raises is rendered, not
         raised, unless it is a cancellation."""
         loop = asyncio.get_running_loop()
         producer = self._producer = asyncio.ensure_future(self._produce())
-        watcher = asyncio.ensure_future(until_gone(receive))
-        producer.add_done_callback(lambda _: self._wake.set())
-        watcher.add_done_callback(self._leave)
+        producer.add_done_callback(self._made)
         self._last_write = loop.time()
         self._timer = loop.call_later(self._keepalive_seconds, self._tick, loop)
         try:
+            client.when_gone(self._leave)
             await self._write(producer, send, loop)
         finally:
             self._timer.cancel()
-            watcher.cancel()
+            client.when_gone(None)
             # Waited for, but not awaited: its error would then lead here, and from here to it.
             self._producer = None
             if not producer.done():
@@ -146,6 +146,7 @@ class FrameStream:
                 if frame:
                     self._buffer.append(frame)
                     self._buffered += len(frame)
+                    del frame  # or it is kept until the next one comes
                     self._wake.set()
                     if not has_begun:
                         # The first need not wait for what came with it.
@@ -168,7 +169,7 @@ class FrameStream:
                 raise ClientGone
             ended = producer.done()
             error = self._error_of(producer) if ended else None
-            if isinstance(error, Exception) and not self._head_sent and not self._buffer:
+            if isinstance(error, Exception) and self._headers is not None and not self._buffer:
                 status, body, headers = self._render_error(error)
                 await send_body(send, status, body, headers)
                 return
@@ -179,21 +180,22 @@ class FrameStream:
             if self._idle and not self._buffer and not ended:
                 self._buffer.append(KEEPALIVE)
             self._idle = False
-            if not self._head_sent:
-                self._head_sent = True
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": 200,
-                        "headers": raw_headers(self._headers()),
-                    }
-                )
-            data = b"".join(self._buffer)
+            if self._headers is not None:
+                headers, self._headers = self._headers(), None
+                start = {"status": 200, "headers": raw_headers(headers)}
+                await send({"type": "http.response.start", **start})
+                del headers, start  # for as long as the stream lasts
+            message = {
+                "type": "http.response.body",
+                "body": b"".join(self._buffer),
+                "more_body": not ended,
+            }
             self._buffer.clear()
             self._buffered = 0
             self._room.set()
             self._last_write = loop.time()
-            await send({"type": "http.response.body", "body": data, "more_body": not ended})
+            await send(message)
+            del message  # or it is kept while nothing comes
             if ended:
                 return
 
@@ -216,8 +218,10 @@ class FrameStream:
             silent = 0.0
         self._timer = loop.call_later(self._keepalive_seconds - silent, self._tick, loop)
 
-    def _leave(self, watcher: "asyncio.Future[None]") -> None:
-        if not watcher.cancelled():
-            self._gone = True
-            self._wake.set()
-            self._room.set()
+    def _made(self, _: "asyncio.Future[None]") -> None:
+        self._wake.set()
+
+    def _leave(self) -> None:
+        self._gone = True
+        self._wake.set()
+        self._room.set()

@@ -4,13 +4,14 @@ It must not know: how anything is answered.
 """
 
 from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 from starlette.routing import Route, Router
 
 from rejoinder.dialects import Dialect
 from rejoinder.web.middleware import Answerer, Front, answer_not_found, answer_wrong_method
-from rejoinder.web.responses import Receive, Scope, Send
+from rejoinder.web.responses import Client, Scope, Send
 
 
 class Endpoint(Struct, frozen=True):
@@ -57,7 +58,7 @@ class App:
         self._plain = plain
         self._router = router
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def __call__(self, scope: Scope, receive: Client, send: Send) -> Awaitable[None]:
         found = self._plain.get(scope["path"]) if scope["type"] == "http" else None
         return (found or self._router)(scope, receive, send)
 
@@ -70,7 +71,7 @@ class _MethodTable:
         self._methods = methods
         self._dialect = dialect
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def __call__(self, scope: Scope, receive: Client, send: Send) -> Awaitable[None]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         answer = self._methods.get(method, answer_wrong_method)
         scope["allowed_methods"] = self._methods.keys()
@@ -84,7 +85,7 @@ class _NotFound:
         self._front = front
         self._by_prefix = by_prefix
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         if scope["type"] != "http":
             return
         path = scope["path"]

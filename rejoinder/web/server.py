@@ -33,6 +33,12 @@ class ChatProtocol(HttpToolsProtocol):
     HTTP gets an error in the shape of OpenAI's dialect. It keeps no deque that is empty almost
     always: thousands of idle streams have one each."""
 
+    # Not in the dictionary: it would have more than 30 names, and be stored in 1.5 kB instead of
+    # in the object.
+    __slots__ = ("_first_request", "_head_size", "_in_head")
+
+    _first_request: asyncio.TimerHandle | None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._in_head = True
@@ -84,11 +90,17 @@ class ChatProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._first_request.cancel()
+        self._stop_waiting()
         super().connection_lost(exc)
 
+    def _stop_waiting(self) -> None:
+        """The first request has come, or never will."""
+        if self._first_request is not None:
+            self._first_request.cancel()
+            self._first_request = None
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._first_request.cancel()
+        self._stop_waiting()
         came, flag = cycle.message_event, Flag()
         cycle.message_event = flag  # type: ignore[assignment]
         if came.is_set():
@@ -103,8 +115,35 @@ def _answer(
     """The application over a sender of ours. The cycle does not know it: two that know each other
     are freed late, and a connection with them."""
     scope, receive, _ = asgi
-    answer: Awaitable[None] = app(scope, receive, sender(cycle))
+    answer: Awaitable[None] = app(scope, _Client(cycle, receive), sender(cycle))
     return answer
+
+
+class _Client:
+    """ASGI receive that also tells when the client leaves, without a task that waits for it."""
+
+    __slots__ = ("_cycle", "_leave", "_receive")
+
+    def __init__(self, cycle: RequestResponseCycle, receive: Callable[[], Awaitable[Any]]) -> None:
+        self._cycle = cycle
+        self._receive = receive
+        self._leave: Callable[[], None] | None = None
+
+    def __call__(self) -> Awaitable[Any]:
+        return self._receive()
+
+    def when_gone(self, leave: Callable[[], None] | None) -> None:
+        cycle = self._cycle
+        self._leave = leave
+        came: Flag = cycle.message_event  # type: ignore[assignment]
+        came.when_set(None if leave is None else self._look)
+        if leave is not None:
+            cycle.flow.resume_reading()  # or a closed connection is not seen
+            self._look()
+
+    def _look(self) -> None:
+        if self._leave is not None and self._cycle.disconnected:
+            self._leave()
 
 
 class _Pipeline(list[Any]):

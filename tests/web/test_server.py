@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,12 @@ async def test_the_first_frame_leaves_alone_and_the_rest_of_its_read_together() 
         for frame in (b"", b"1", b"2", b"3"):
             yield frame
 
-    async def receive() -> Any:
-        await asyncio.Event().wait()
+    class Client:
+        async def __call__(self) -> Any:
+            await asyncio.Event().wait()
+
+        def when_gone(self, leave: Callable[[], None] | None) -> None:
+            """It stays."""
 
     bodies: list[bytes] = []
 
@@ -82,7 +86,7 @@ async def test_the_first_frame_leaves_alone_and_the_rest_of_its_read_together() 
         render_error=lambda error: (500, b"", {}),
         error_frames=lambda error: b"",
     )
-    await stream.send(receive, send)
+    await stream.send(Client(), send)
     assert bodies == [b"1", b"23"]
 
 
