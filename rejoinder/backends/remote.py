@@ -10,8 +10,10 @@ import io
 import math
 import random
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import aiohttp
 from msgspec import Struct
@@ -358,7 +360,8 @@ class _Answer:
         between: float,
     ) -> None:
         self.decoder = decoder
-        self._sent = sent
+        self._sent: ProviderRequest | None = sent
+        """Let go of once it is sent: it is as long as the conversation."""
         self._rewriter = rewriter
         self._body = _Body(decoder)
         self._deadline = deadline
@@ -373,7 +376,10 @@ class _Answer:
 
     async def open(self, opener: Callable[..., Awaitable[aiohttp.ClientResponse]]) -> None:
         """Sends the request. Raises _Failure, _Stale."""
-        self._response = await opener(self._sent, self._deadline)
+        sent, self._sent = self._sent, None
+        assert sent is not None
+        self._response = await opener(sent, self._deadline)
+        _shorten_queues(self._response)
         self._watch = _Watch(self._response.content)
 
     def close(self) -> None:
@@ -409,12 +415,15 @@ class _Answer:
         watch, decoder = self._watch, self.decoder
         assert watch is not None
         try:
-            data = await watch.read(self._deadline)
+            watch.begin(self._deadline)
+            data = await watch.content.readany()
         except _Silence:
             return self._end(_silent(has_begun=self._has_begun))
         except (aiohttp.ClientError, OSError) as error:
             _forget_way(error)
             return self._end(_lost())
+        finally:
+            watch.end()
         if not data:
             return self._end(None)
         events, self._failure = self._body.feed(data)
@@ -497,26 +506,25 @@ class _Body:
 
 
 class _Watch:
-    """Reads with a deadline, by one timer for the whole stream instead of one for each read."""
+    """Ends a read at its deadline by _Silence, by one timer for the whole stream instead of one for
+    each read. `begin` before it, `end` after it."""
 
-    __slots__ = ("_content", "_deadline", "_timer", "_when", "now")
+    __slots__ = ("_deadline", "_timer", "_when", "content", "now")
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
-        self._content = content
+        self.content = content
         self.now = asyncio.get_running_loop().time
         self._deadline = math.inf
         self._when = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    async def read(self, deadline: float) -> bytes:
-        """What has arrived, b"" at the end. Raises _Silence past the deadline."""
+    def begin(self, deadline: float) -> None:
         self._deadline = deadline
         if self._when > deadline:
             self._arm(deadline)
-        try:
-            return await self._content.readany()
-        finally:
-            self._deadline = math.inf
+
+    def end(self) -> None:
+        self._deadline = math.inf
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -532,9 +540,33 @@ class _Watch:
         self._timer = None
         self._when = math.inf
         if self._deadline <= self.now():
-            self._content.set_exception(_Silence())
+            self.content.set_exception(_Silence())
         elif self._deadline != math.inf:
             self._arm(self._deadline)
+
+
+class _ShortQueue(list[Any]):
+    """A deque for few items: an empty one takes 700 bytes, and every stream has three."""
+
+    __slots__ = ()
+
+    def popleft(self) -> Any:
+        return self.pop(0)
+
+    def appendleft(self, item: Any) -> None:
+        self.insert(0, item)
+
+
+def _shorten_queues(response: aiohttp.ClientResponse) -> None:
+    """Those of aiohttp, which bounds what is in them, so that a list does for them. Where a version
+    of it has none under these names, it keeps what it has."""
+    connection = response.connection
+    protocol = None if connection is None else connection.protocol
+    for owner in (response.content, protocol):
+        for name in ("_buffer", "_http_chunk_splits"):
+            queue = getattr(owner, name, None)
+            if type(queue) is deque:
+                setattr(owner, name, _ShortQueue(queue))
 
 
 async def _reach_end(response: aiohttp.ClientResponse) -> None:

@@ -42,7 +42,7 @@ class LiveCheck:
         self._nulls_allowed = DIALECT_NAMES[dialect] == "O"
         self._head = b""
         self._done = False
-        self._broken: set[str] = set()
+        self._broken: tuple[str, ...] = ()
 
     def feed(self, frames: bytes) -> tuple[str, ...]:
         """`frames`: one or more whole events as they are sent; comments may be among them."""
@@ -100,7 +100,7 @@ class LiveCheck:
     def _report(self, rule: str) -> tuple[str, ...]:
         if rule in self._broken:
             return ()
-        self._broken.add(rule)
+        self._broken = (*self._broken, rule)
         return (rule,)
 
 

@@ -102,6 +102,8 @@ _FRAGMENT_KEYS = frozenset({"content", "refusal", "text", "arguments", *_REASONI
 
 _WHOLE = "\0"
 
+_NO_NAMES: frozenset[str] = frozenset()
+
 _CHARS_PER_TOKEN = 4
 
 
@@ -225,7 +227,7 @@ class ChunkDecoder:
         self._reasoning_fields = (
             _REASONING_FIELDS if reasoning_field == "auto" else (reasoning_field,)
         )
-        self._tool_names = frozenset(tool_names)
+        self._tool_names = frozenset(tool_names) if tool_names else _NO_NAMES
         self._max_calls = max_calls
         self._num_prompt_tokens = num_prompt_tokens
         self._secrets = secrets
@@ -243,7 +245,7 @@ class ChunkDecoder:
         self._unary = False
         self._fragments = False
         self._num_chars = 0
-        self._used_ids: set[str] = set()
+        self._used_ids: set[str] | None = None
         self._deviations = Deviations(observe)
         # Not a method of ours: what is given to our parts must not lead back to us, or only the
         # collector of cycles would free an answer.
@@ -681,6 +683,8 @@ class ChunkDecoder:
         if not entries:
             return
         if choice.calls is None:
+            if self._used_ids is None:
+                self._used_ids = set()
             choice.calls = CallAssembler(
                 choice.index,
                 new_id=self._new_id,
