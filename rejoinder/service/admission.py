@@ -5,8 +5,7 @@ not know: dialects, HTTP, engines.
 """
 
 import math
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Literal
 
@@ -21,7 +20,7 @@ from rejoinder.errors import (
     TokensRateLimited,
 )
 from rejoinder.service.accounts import Account
-from rejoinder.service.budgets import Budgets
+from rejoinder.service.budgets import Budgets, Reservation
 from rejoinder.service.pricing import FREE, Prices
 from rejoinder.service.rates import Allowance, Rates
 from rejoinder.types import ChatRequest, ServiceTierChoice, Tier, Usage
@@ -38,6 +37,12 @@ _TIER_OF: dict[ServiceTierChoice, Tier | None] = {
     "flex": "flex",
 }
 """What a request may ask for, as a tier; None: whichever the key has. "scale" is not offered."""
+
+
+_RATE_HEADERS = {
+    kind: tuple(f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset"))
+    for kind in ("requests", "tokens")
+}
 
 
 class ModelTerms(Struct, frozen=True, kw_only=True):
@@ -82,8 +87,7 @@ class Admission:
         self._max_concurrent = max_concurrent_requests
         self._running: dict[str, int] = {}
 
-    @asynccontextmanager
-    async def admit(
+    def admit(
         self,
         account: Account,
         model_id: str,
@@ -91,11 +95,11 @@ class Admission:
         *,
         estimated_tokens: int,
         unsupported_tier: UnsupportedTier,
-    ) -> AsyncGenerator[Permit, None]:
-        """A permit for as long as the answer takes.
+    ) -> "_Admitted":
+        """A context: a permit for as long as the answer takes.
 
         `estimated_tokens`: prompt and answer together, at most. Raises PermissionDenied,
-        InvalidRequest (tier), Overloaded, QuotaExceeded, RateLimited.
+        InvalidRequest (tier); on entry Overloaded, QuotaExceeded, RateLimited.
         """
         if account.models and model_id not in account.models:
             raise PermissionDenied(
@@ -104,24 +108,36 @@ class Admission:
         terms = self._models.get(model_id, ModelTerms())
         tier = choose_tier(request.service_tier, account, terms, unsupported_tier)
         reserved = terms.prices.at_most(estimated_tokens, tier)
+        return _Admitted(self, account, model_id, tier, estimated_tokens, reserved)
+
+    async def enter(
+        self, account: Account, model_id: str, num_tokens: int, amount: Decimal
+    ) -> tuple[Reservation, Allowance]:
+        """What a request takes, all of it or nothing; `leave` gives it back."""
         self._enter(model_id)
         try:
-            reservation = await self._budgets.reserve(account, reserved)
+            reservation = await self._budgets.reserve(account, amount)
             if reservation is None:
                 raise QuotaExceeded(
                     "You exceeded your current quota: the budget of this API key is spent."
                 )
-            cost = Decimal(0)
             try:
-                allowance = await self._allow(account, estimated_tokens)
-                permit = Permit(tier, rate_headers(allowance))
-                try:
-                    yield permit
-                finally:
-                    cost = permit.cost
-                    await self._rates.correct(allowance, permit.usage.total_tokens)
+                return reservation, await self._allow(account, num_tokens)
+            except BaseException:
+                await self._budgets.settle(reservation, Decimal(0))
+                raise
+        except BaseException:
+            self._leave(model_id)
+            raise
+
+    async def leave(
+        self, model_id: str, reservation: Reservation, allowance: Allowance, permit: Permit
+    ) -> None:
+        try:
+            try:
+                await self._rates.correct(allowance, permit.usage.total_tokens)
             finally:
-                await self._budgets.settle(reservation, cost)
+                await self._budgets.settle(reservation, permit.cost)
         finally:
             self._leave(model_id)
 
@@ -161,6 +177,42 @@ class Admission:
         self._running[model_id] -= 1
         if not self._running[model_id]:
             del self._running[model_id]
+
+
+class _Admitted:
+    """One request from its admission to its end: an object, a quarter of the size of a
+    generator."""
+
+    __slots__ = ("_account", "_amount", "_gate", "_model_id", "_num_tokens", "_taken", "_tier")
+
+    def __init__(
+        self,
+        gate: Admission,
+        account: Account,
+        model_id: str,
+        tier: Tier,
+        num_tokens: int,
+        amount: Decimal,
+    ) -> None:
+        self._gate = gate
+        self._account = account
+        self._model_id = model_id
+        self._tier = tier
+        self._num_tokens = num_tokens
+        self._amount = amount
+        self._taken: tuple[Reservation, Allowance, Permit] | None = None
+
+    async def __aenter__(self) -> Permit:
+        reservation, allowance = await self._gate.enter(
+            self._account, self._model_id, self._num_tokens, self._amount
+        )
+        permit = Permit(self._tier, rate_headers(allowance))
+        self._taken = (reservation, allowance, permit)
+        return permit
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._taken is not None
+        await self._gate.leave(self._model_id, *self._taken)
 
 
 def choose_tier(
@@ -204,9 +256,10 @@ def rate_headers(allowance: Allowance) -> dict[str, str]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, for the limits that exist."""
     headers: dict[str, str] = {}
     for window in allowance.windows:
-        headers[f"x-ratelimit-limit-{window.kind}"] = str(window.limit)
-        headers[f"x-ratelimit-remaining-{window.kind}"] = str(window.remaining)
-        headers[f"x-ratelimit-reset-{window.kind}"] = duration(window.reset_seconds)
+        limit, remaining, reset = _RATE_HEADERS[window.kind]
+        headers[limit] = str(window.limit)
+        headers[remaining] = str(window.remaining)
+        headers[reset] = duration(window.reset_seconds)
     return headers
 
 

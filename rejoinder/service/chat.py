@@ -6,10 +6,11 @@ Unary and streamed answers are the same events; the stages are generator functio
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from decimal import Decimal
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal, Protocol, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from rejoinder.backends.models import ModelInfo, Models
 from rejoinder.errors import INTERNAL_MESSAGE, ChatError, EngineFailed, InvalidParameter
 from rejoinder.events import ContentDelta, Done, Event, EventGrammar, Finished, Started
 from rejoinder.service.accounts import Account
-from rejoinder.service.admission import Admission
+from rejoinder.service.admission import Admission, Permit
 from rejoinder.service.ledger import Closing, Ledger, LedgerEntry
 from rejoinder.service.metering import metered
 from rejoinder.service.pricing import FREE, Prices
@@ -83,9 +84,10 @@ class Observer(Protocol):
 
 
 class Answer:
-    """One admitted request. `headers` say what is left of the account's rates (R211)."""
+    """One admitted request, until its context is left. `headers` say what is left of the account's
+    rates (R211)."""
 
-    __slots__ = ("created", "events", "headers", "id", "meter", "record")
+    __slots__ = ("_close", "created", "events", "headers", "id", "meter", "record")
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class Answer:
         headers: Mapping[str, str],
         meter: Meter,
         record: Record,
+        close: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = record.completion_id
         self.created = record.created
@@ -101,6 +104,13 @@ class Answer:
         self.headers = headers
         self.meter = meter
         self.record = record
+        self._close = close
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
 
 
 Stage = Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
@@ -133,7 +143,6 @@ class ChatService:
         self._clock = clock
         self._timer = timer
 
-    @asynccontextmanager
     async def open(
         self,
         decoded: DecodedRequest,
@@ -143,18 +152,20 @@ class ChatService:
         dialect: str,
         impossible: Impossible,
         traceparent: str | None = None,
-    ) -> AsyncIterator[Answer]:
-        """One answer, for as long as the context lasts. Raises ChatError before any work."""
+    ) -> Answer:
+        """One answer, a context that must be left. Raises ChatError before any work."""
         started = self._timer()
         served = self.models.resolve(decoded.chat.model)
         request = _within_model(decoded.chat, served.info, impossible)
-        async with self._admission.admit(
+        admitted = self._admission.admit(
             account,
             served.info.id,
             request,
             estimated_tokens=estimate_tokens(request),
             unsupported_tier="refuse" if impossible == "refuse" else "default",
-        ) as permit:
+        )
+        permit = await admitted.__aenter__()
+        try:
             request = replace(request, account=account.id, tier=permit.tier)
             meter = Meter()
             record = Record(
@@ -186,17 +197,38 @@ class ChatService:
                 observer.started(record)
             decoded = DecodedRequest(request, decoded.answer, decoded.ignored)
             events = self._events(served.backend, decoded, meter, record, started)
-            try:
-                yield Answer(events=events, headers=permit.headers, meter=meter, record=record)
-            finally:
-                await events.aclose()
-                record.usage = meter.usage()
-                record.cost = record.prices.cost(record.usage, record.tier)
-                record.total_seconds = self._timer() - started
-                permit.settle(record.usage, record.cost)
-                self._ledger.close(row, closing_of(record, record.cost))
-                for observer in self._observers:
-                    observer.ended(record)
+            return Answer(
+                events=events,
+                headers=permit.headers,
+                meter=meter,
+                record=record,
+                close=partial(self._close, events, record, meter, row, started, permit, admitted),
+            )
+        except BaseException:
+            await admitted.__aexit__(None, None, None)
+            raise
+
+    async def _close(
+        self,
+        events: AsyncGenerator[Event, None],
+        record: Record,
+        meter: Meter,
+        row: str,
+        started: float,
+        permit: Permit,
+        admitted: AbstractAsyncContextManager[Permit],
+    ) -> None:
+        try:
+            await events.aclose()
+            record.usage = meter.usage()
+            record.cost = record.prices.cost(record.usage, record.tier)
+            record.total_seconds = self._timer() - started
+            permit.settle(record.usage, record.cost)
+            self._ledger.close(row, closing_of(record, record.cost))
+            for observer in self._observers:
+                observer.ended(record)
+        finally:
+            await admitted.__aexit__(None, None, None)
 
     def _events(
         self,

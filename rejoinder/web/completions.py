@@ -4,8 +4,8 @@ It must not know: how a dialect spells a chunk, how events are made.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from rejoinder.errors import INTERNAL_MESSAGE, EngineFailed
 from rejoinder.events import Collector
 from rejoinder.service.accounts import Account
 from rejoinder.service.chat import Answer, ChatService
-from rejoinder.types import DecodedRequest
+from rejoinder.types import AnswerOptions, DecodedRequest
 from rejoinder.web.drain import Drain
 from rejoinder.web.middleware import Exchange, Front
 from rejoinder.web.requests import read_body
@@ -124,52 +124,41 @@ class Completions(Generic[S]):
         if self._streams is not None and decoded.answer.stream:
             await self._stream_kept(asked, self._streams)
             return
-        async with self._answering(asked) as (answer, sample):
-            if decoded.answer.stream:
-                await self._stream(exchange, decoded, answer, sample)
+        options, answering = decoded.answer, self._answering(asked)
+        del body, decoded, asked  # they may be long, and so may the answer take
+        async with answering as (answer, sample):
+            if options.stream:
+                await self._stream(exchange, options, answer, sample)
             else:
-                await self._unary(exchange, decoded, answer, sample)
+                await self._unary(exchange, options, answer, sample)
 
-    @asynccontextmanager
-    async def _answering(self, asked: "_Asked") -> AsyncIterator[tuple[Answer, S | None]]:
+    def _answering(self, asked: "_Asked") -> "_Answering[S]":
         """One admitted request, and what is to be noted of it at its end."""
+        return _Answering(asked, open=self._open, checks=self._checks)
+
+    async def _open(self, asked: "_Asked") -> Answer:
         exchange, decoded = asked.exchange, asked.decoded
-        async with self._service.open(
+        answer = await self._service.open(
             decoded,
             asked.account,
             request_id=exchange.request_id,
             dialect=exchange.dialect.name,
             impossible=exchange.dialect.impossible,
             traceparent=exchange.header(b"traceparent"),
-        ) as answer:
-            exchange.headers.update(answer.headers)
-            if decoded.chat.store:
-                answer.events = self._stored.kept(
-                    answer.events,
-                    exchange=exchange,
-                    account=asked.account,
-                    body=asked.body,
-                    decoded=decoded,
-                )
-            sample = self._checks.sample()
-            try:
-                yield answer, sample
-            finally:
-                describe(exchange, answer)
-            if sample is not None:
-                stream_head = STREAM_HEADERS if decoded.answer.stream else JSON_HEADERS
-                self._checks.judge(
-                    sample,
-                    model=answer.record.model,
-                    dialect=exchange.dialect.name,
-                    request=asked.body,
-                    status=exchange.status,
-                    headers=exchange.head(stream_head),
-                    path=exchange.scope["path"],
-                )
+        )
+        exchange.headers.update(answer.headers)
+        if decoded.chat.store:
+            answer.events = self._stored.kept(
+                answer.events,
+                exchange=exchange,
+                account=asked.account,
+                body=asked.body,
+                decoded=decoded,
+            )
+        return answer
 
     async def _unary(
-        self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
+        self, exchange: Exchange, options: AnswerOptions, answer: Answer, sample: S | None
     ) -> None:
         collector = Collector()
         async with (
@@ -179,15 +168,15 @@ class Completions(Generic[S]):
         ):
             async for event in events:
                 collector.feed(event)
-        body = exchange.dialect.encode_completion(collector.close(), decoded.answer, self._policy)
+        body = exchange.dialect.encode_completion(collector.close(), options, self._policy)
         if sample is not None:
             sample.add(body, exchange.elapsed)
         await exchange.reply(200, body)
 
     async def _stream(
-        self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
+        self, exchange: Exchange, options: AnswerOptions, answer: Answer, sample: S | None
     ) -> None:
-        stream = self._frame_stream(exchange, self._frames(exchange, decoded, answer, sample))
+        stream = self._frame_stream(exchange, self._frames(exchange, options, answer, sample))
         with self._drain.running(stream.fail):
             await stream.send(exchange.receive, exchange.send)
 
@@ -235,7 +224,7 @@ class Completions(Generic[S]):
         """The frames of a request that is open as long as they are made. The first is empty."""
         async with self._answering(asked) as (answer, sample):
             yield b""
-            made = self._frames(asked.exchange, asked.decoded, answer, sample)
+            made = self._frames(asked.exchange, asked.decoded.answer, answer, sample)
             async with aclosing(made) as frames:
                 async for frame in frames:
                     yield frame
@@ -243,9 +232,8 @@ class Completions(Generic[S]):
     # ------------------------------------------------------------ frames
 
     async def _frames(
-        self, exchange: Exchange, decoded: DecodedRequest, answer: Answer, sample: S | None
+        self, exchange: Exchange, options: AnswerOptions, answer: Answer, sample: S | None
     ) -> AsyncGenerator[bytes, None]:
-        options = decoded.answer
         encoder = exchange.dialect.chunk_encoder(options, self._policy, padding)
         watch = self._checks.watch(exchange.dialect.name)
         async with aclosing(answer.events) as events:
@@ -258,9 +246,61 @@ class Completions(Generic[S]):
                 if sample is not None:
                     sample.add(frames, exchange.elapsed)
                 yield frames
+                del frames, event  # or they are kept until the next one comes
         if sample is not None:
             sample.add(sse.DONE, exchange.elapsed)
         yield sse.DONE
+
+
+class _Answering(Generic[S]):
+    """The context of one answer: opened, sampled, and described and judged at its end. An object,
+    for an asynchronous generator is several times its size."""
+
+    __slots__ = ("_answer", "_asked", "_checks", "_exchange", "_open", "_sample")
+
+    def __init__(
+        self,
+        asked: _Asked,
+        *,
+        open: Callable[[_Asked], Awaitable[Answer]],
+        checks: Checks[S],
+    ) -> None:
+        self._exchange = asked.exchange
+        self._asked: _Asked | None = asked
+        """Let go of where the answer is not sampled: it is as long as the conversation."""
+        self._open = open
+        self._checks = checks
+        self._answer: Answer | None = None
+        self._sample: S | None = None
+
+    async def __aenter__(self) -> tuple[Answer, S | None]:
+        assert self._asked is not None
+        self._answer = answer = await self._open(self._asked)
+        self._sample = sample = self._checks.sample()
+        if sample is None:
+            self._asked = None
+        return answer, sample
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        answer = self._answer
+        assert answer is not None
+        async with answer:
+            describe(self._exchange, answer)
+            if kind is None and self._sample is not None and self._asked is not None:
+                self._judge(self._asked, answer, self._sample)
+
+    def _judge(self, asked: _Asked, answer: Answer, sample: S) -> None:
+        exchange = asked.exchange
+        stream_head = STREAM_HEADERS if asked.decoded.answer.stream else JSON_HEADERS
+        self._checks.judge(
+            sample,
+            model=answer.record.model,
+            dialect=exchange.dialect.name,
+            request=asked.body,
+            status=exchange.status,
+            headers=exchange.head(stream_head),
+            path=exchange.scope["path"],
+        )
 
 
 def error_frames(exchange: Exchange, error: Exception) -> bytes:

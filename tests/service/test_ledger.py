@@ -407,7 +407,7 @@ async def _one(chat: ChatService, account: str, name: str, plan: str, read: int)
     who = Account(id=account, key_id=account)
     with suppress(Exception):
         async with (
-            chat.open(
+            await chat.open(
                 decoded, who, request_id=name, dialect="openai", impossible="refuse"
             ) as answer,
             aclosing(answer.events) as events,
