@@ -14,7 +14,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rejoinder.backends.remote import RemoteBackend, reasoning_format_of
+from rejoinder.backends.remote import (
+    RemoteBackend,
+    _shorten_queues,
+    _ShortQueue,
+    reasoning_format_of,
+)
 from rejoinder.config import RemoteConfig
 from rejoinder.errors import (
     ChatError,
@@ -935,3 +940,17 @@ def choice_differences(wanted: dict[str, Any], choice: Any) -> Any:
         values = [[t.logprob for t in entry.top] for entry in choice.content_logprobs or ()]
         if values != wanted["top_logprob_values"]:
             yield f"logprobs {values}"
+
+
+async def test_the_queues_of_aiohttp_are_short_and_lose_nothing() -> None:
+    pieces = [chunk({"content": str(number)}) for number in range(300)]
+    async with (
+        serving(Reply([pieces[0], 0.1, *pieces[1:]], chunked=True)) as upstream,
+        aiohttp.ClientSession() as session,
+        session.post(upstream.base_url + "/chat/completions", json={}) as response,
+    ):
+        _shorten_queues(response)
+        assert isinstance(response.content._buffer, _ShortQueue)
+        assert response.connection is not None and response.connection.protocol is not None
+        assert isinstance(response.connection.protocol._buffer, _ShortQueue)
+        assert await response.content.read() == b"".join(pieces)
