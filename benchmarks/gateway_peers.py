@@ -158,6 +158,7 @@ def ours(port: int, provider: int, folder: Path) -> Gateway:
         id = "fake"
         backend = "remote"
         base_url = "http://127.0.0.1:{provider}/v1"
+        between_tokens_timeout_seconds = 3600
         [models.pricing]
         input_tokens = 1
         output_tokens = 2

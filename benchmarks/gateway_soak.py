@@ -12,7 +12,6 @@ after a tenth of the requests and at the end, open files at both, and what is st
 import argparse
 import asyncio
 import contextlib
-import hashlib
 import json
 import random
 import sys
@@ -24,7 +23,7 @@ from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gateway_peers import KEY, PATH, free_port, running
+from gateway_peers import KEY, PATH, free_port, ours, running
 from gateway_upstream import HEAD, plain, stream_of
 from idle_streams import open_files, resident_kb
 
@@ -185,31 +184,10 @@ async def main_async(arguments: argparse.Namespace) -> None:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
-        (folder / "rejoinder.toml").write_text(
-            f"""
-            [server]
-            port = {port}
-            [store]
-            url = "sqlite:///{folder}/rejoinder.db"
-            [limits]
-            max_concurrent_requests = 4000
-            [[models]]
-            id = "fake"
-            backend = "remote"
-            base_url = "http://127.0.0.1:{provider.sockets[0].getsockname()[1]}/v1"
-            [models.pricing]
-            input_tokens = 1
-            output_tokens = 2
-            [[keys]]
-            key_sha256 = "{hashlib.sha256(KEY.encode()).hexdigest()}"
-            account = "a"
-            requests_per_minute = 100000000
-            tokens_per_minute = 10000000000
-            budget_usd = 10000000
-            """
+        gateway = ours(port, provider.sockets[0].getsockname()[1], folder)
+        context = running(
+            gateway.command, f"http://127.0.0.1:{port}{gateway.ready}", folder / "log"
         )
-        command = [sys.executable, "-m", "rejoinder", "serve", "-c", f"{folder}/rejoinder.toml"]
-        context = running(command, f"http://127.0.0.1:{port}/ready", folder / "log")
         pid = await asyncio.to_thread(context.__enter__)
         try:
             await soak(port, pid, arguments)

@@ -12,7 +12,6 @@ before it; the first wave's is the honest one, for it has nothing to reuse.
 
 import argparse
 import asyncio
-import hashlib
 import json
 import os
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gateway_peers import KEY, free_port, running
+from gateway_peers import KEY, free_port, ours, running
 
 CHUNK = {
     "id": "chatcmpl-fake",
@@ -157,32 +156,10 @@ async def main_async(arguments: argparse.Namespace) -> None:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="idle-") as name:
         folder = Path(name)
-        (folder / "rejoinder.toml").write_text(
-            f"""
-            [server]
-            port = {port}
-            [store]
-            url = "sqlite:///{folder}/rejoinder.db"
-            [limits]
-            max_concurrent_requests = {arguments.streams + 100}
-            [[models]]
-            id = "fake"
-            backend = "remote"
-            base_url = "http://127.0.0.1:{provider.sockets[0].getsockname()[1]}/v1"
-            between_tokens_timeout_seconds = 3600
-            [models.pricing]
-            input_tokens = 1
-            output_tokens = 2
-            [[keys]]
-            key_sha256 = "{hashlib.sha256(KEY.encode()).hexdigest()}"
-            account = "a"
-            requests_per_minute = 100000000
-            tokens_per_minute = 10000000000
-            budget_usd = 10000000
-            """
+        gateway = ours(port, provider.sockets[0].getsockname()[1], folder)
+        context = running(
+            gateway.command, f"http://127.0.0.1:{port}{gateway.ready}", folder / "log"
         )
-        command = [sys.executable, "-m", "rejoinder", "serve", "-c", f"{folder}/rejoinder.toml"]
-        context = running(command, f"http://127.0.0.1:{port}/ready", folder / "log")
         pid = await asyncio.to_thread(context.__enter__)
         try:
             await measure(port, pid, arguments)
