@@ -111,8 +111,8 @@ class PrefixCache:
     """`num_cells` cells, the sequence ids `memory_ids` for nodes, `snapshot_bytes` of host memory.
 
     At most half of the cells can be pinned; what is pinned beyond gives way, the oldest first.
-    `idle_cells`: of prefixes that nobody uses so many cells stay, and the rest moves to host
-    memory, if there is any, since every step looks past the used cells of others.
+    `idle_cells`: of prefixes that nobody uses so many cells stay, since every step looks past the
+    used cells of others. The rest is evicted to host memory; without any, all stay.
     """
 
     cuttable = True
