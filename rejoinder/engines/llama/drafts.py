@@ -41,13 +41,15 @@ class StepCost:
     """How long a step of n tokens takes: a + b·n fitted to the steps of several tokens, and the
     mean of those of one, which have faster kernels; recent steps count most."""
 
-    __slots__ = ("_n", "_nn", "_one", "_t", "_tn", "_weight")
+    __slots__ = ("_base", "_n", "_nn", "_one", "_slope", "_t", "_tn", "_weight")
 
     DECAY = 0.98
 
     def __init__(self) -> None:
         self._weight = self._n = self._t = self._nn = self._tn = 0.0
         self._one = 0.0
+        self._base: float | None = None
+        self._slope = 0.0
 
     def record(self, num_tokens: int, seconds: float) -> None:
         decay, n = self.DECAY, float(num_tokens)
@@ -59,18 +61,24 @@ class StepCost:
         self._t = self._t * decay + seconds
         self._nn = self._nn * decay + n * n
         self._tn = self._tn * decay + n * seconds
+        self._fit()
 
-    def of(self, num_tokens: int) -> float:
-        """Seconds; of an unknown unit before steps of different sizes have been seen."""
+    def _fit(self) -> None:
         weight = self._weight
         spread = weight * self._nn - self._n * self._n
         if weight < 5 or spread < weight * weight * 0.5:
+            self._base = None  # steps of one size tell nothing
+            return
+        self._slope = max(0.0, (weight * self._tn - self._n * self._t) / spread)
+        self._base = max(0.0, (self._t - self._slope * self._n) / weight)
+
+    def of(self, num_tokens: int) -> float:
+        """Seconds; of an unknown unit before steps of different sizes have been seen."""
+        if self._base is None:
             return 1.0 + num_tokens  # a guess: a step costs as much as a token
         if num_tokens == 1 and self._one:
             return self._one
-        slope = max(0.0, (weight * self._tn - self._n * self._t) / spread)
-        base = (self._t - slope * self._n) / weight
-        return max(base, 0.0) + slope * num_tokens
+        return self._base + self._slope * num_tokens
 
 
 class PredictionDraft:

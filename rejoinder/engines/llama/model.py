@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 MAX_SEQUENCE_IDS = 256
 """The library's own bound (LLAMA_MAX_SEQ)."""
 
+MAX_UNPACKED_BYTES = 1 << 30
+"""Of a model as BF16. Reading the weights of a larger one takes longer than its arithmetic."""
+
 SAMPLER_VERSION = 1
 """Part of the fingerprint: raise it when equal logits and seeds would give other tokens."""
 
@@ -44,10 +47,6 @@ _TOKEN_ATTR_CONTROL = 1 << 3
 _POLL_LEVEL = 1
 """Idle threads of the pool spin about 2 ms between two steps: our own work in between is shorter,
 and a machine that others use is not kept busy by an idle engine."""
-
-
-MAX_UNPACKED_BYTES = 1 << 30
-"""Of a model as BF16. Reading the weights of a larger one takes longer than its arithmetic."""
 
 
 class BatchFailed(Exception):

@@ -285,7 +285,8 @@ class PrefixCache:
             elif parent is None and not node.refs and not node.children:
                 self._drop_root(node)
             node = parent
-        while self.num_reclaimable(now) > self._idle_cells:
+        # The tree is no smaller than what of it is idle, and its size is at hand.
+        while self._num_tree > self._idle_cells < self.num_reclaimable(now):
             victim = self._victim(now)
             if victim is None:
                 break

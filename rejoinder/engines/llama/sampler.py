@@ -26,6 +26,7 @@ _SORTED_AT_MOST = 4096
 
 _BIN_SHIFT = 17
 """Bits of a float32 weight that its bin leaves out: six of the mantissa are left."""
+
 _MASK64 = (1 << 64) - 1
 
 
@@ -246,12 +247,8 @@ def _nucleus(values: Logits, needed: float) -> npt.NDArray[np.bool_]:
     before = float(reached[from_top - 1]) if from_top else 0.0
     inside = np.sort(values[bins == len(reached) - 1 - from_top])[::-1]
     count = _count_to(inside, needed - before)
-    line = inside[count - 1]
-    kept: npt.NDArray[np.bool_] = values > line
-    ties = np.flatnonzero(values == line)
-    first_tie = int(np.searchsorted(-inside, -line, side="left"))
-    kept[ties[: count - first_tie]] = True
-    return kept
+    above = int(np.count_nonzero(bins > len(reached) - 1 - from_top))
+    return _down_to(values, inside[count - 1], above + count)
 
 
 def _count_to(ordered: Logits, needed: float) -> int:
@@ -262,7 +259,11 @@ def _count_to(ordered: Logits, needed: float) -> int:
 
 def _best(values: Logits, count: int) -> npt.NDArray[np.bool_]:
     """Marks the `count` greatest; of equals the first ones."""
-    line = np.partition(values, len(values) - count)[len(values) - count]
+    return _down_to(values, np.partition(values, len(values) - count)[len(values) - count], count)
+
+
+def _down_to(values: Logits, line: np.float32, count: int) -> npt.NDArray[np.bool_]:
+    """Marks `count` values, of which `line` is the least; of those that equal it the first ones."""
     kept: npt.NDArray[np.bool_] = values > line
     ties = np.flatnonzero(values == line)
     kept[ties[: count - int(np.count_nonzero(kept))]] = True
