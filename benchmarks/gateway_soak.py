@@ -15,7 +15,6 @@ import contextlib
 import json
 import random
 import sys
-import tempfile
 import time
 import urllib.request
 from collections import Counter
@@ -23,9 +22,9 @@ from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gateway_peers import KEY, PATH, free_port, ours, running
+from gateway_peers import KEY, PATH
 from gateway_upstream import HEAD, plain, stream_of
-from idle_streams import open_files, resident_kb
+from idle_streams import gateway_before, open_files, resident_kb
 
 HEALTHY = plain({"object": "list", "data": [{"id": "fake", "object": "model"}]})
 
@@ -179,23 +178,13 @@ async def soak(port: int, pid: int, arguments: argparse.Namespace) -> None:
 
 async def main_async(arguments: argparse.Namespace) -> None:
     CuttingProvider.cut = arguments.cut
-    loop = asyncio.get_running_loop()
-    provider = await loop.create_server(CuttingProvider, "127.0.0.1", 0, backlog=4096)
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="soak-") as name:
-        folder = Path(name)
-        gateway = ours(port, provider.sockets[0].getsockname()[1], folder)
-        context = running(
-            gateway.command, f"http://127.0.0.1:{port}{gateway.ready}", folder / "log"
-        )
-        pid = await asyncio.to_thread(context.__enter__)
+    async with gateway_before(CuttingProvider) as (port, pid, log):
         try:
             await soak(port, pid, arguments)
         finally:
-            await asyncio.to_thread(context.__exit__, None, None, None)
-            log = (folder / "log").read_text(errors="replace")
+            text = log.read_text(errors="replace")
             with contextlib.suppress(ValueError):
-                print(log[log.index("Traceback") :][:3000])
+                print(text[text.index("Traceback") :][:3000])
 
 
 def main() -> None:

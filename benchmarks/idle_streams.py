@@ -12,10 +12,12 @@ before it; the first wave's is the honest one, for it has nothing to reuse.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 if __package__ in (None, ""):
@@ -150,21 +152,28 @@ async def measure(port: int, pid: int, arguments: argparse.Namespace) -> None:
         print(f"  all left: {before / 1024:.1f} MB, {open_files(pid)} open files", flush=True)
 
 
-async def main_async(arguments: argparse.Namespace) -> None:
+@contextlib.asynccontextmanager
+async def gateway_before(provider: type[asyncio.Protocol]) -> AsyncIterator[tuple[int, int, Path]]:
+    """Our gateway with everything on before a provider in this process: its port, its process and
+    the file of what it logs."""
     loop = asyncio.get_running_loop()
-    provider = await loop.create_server(SilentProvider, "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(provider, "127.0.0.1", 0, backlog=4096)
     port = free_port()
-    with tempfile.TemporaryDirectory(prefix="idle-") as name:
+    with tempfile.TemporaryDirectory(prefix="gateway-") as name:
         folder = Path(name)
-        gateway = ours(port, provider.sockets[0].getsockname()[1], folder)
-        context = running(
-            gateway.command, f"http://127.0.0.1:{port}{gateway.ready}", folder / "log"
-        )
+        gateway = ours(port, server.sockets[0].getsockname()[1], folder)
+        log = folder / "log"
+        context = running(gateway.command, f"http://127.0.0.1:{port}{gateway.ready}", log)
         pid = await asyncio.to_thread(context.__enter__)
         try:
-            await measure(port, pid, arguments)
+            yield port, pid, log
         finally:
             await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def main_async(arguments: argparse.Namespace) -> None:
+    async with gateway_before(SilentProvider) as (port, pid, _):
+        await measure(port, pid, arguments)
 
 
 def main() -> None:

@@ -97,6 +97,9 @@ Delta: TypeAlias = ContentDelta | ReasoningDelta | RefusalDelta | ToolCallStart 
 
 Event: TypeAlias = Started | Delta | Finished | Moderated | Done
 
+_OF_CHOICE = (ContentDelta, ReasoningDelta, RefusalDelta, ToolCallStart, ToolCallDelta, Finished)
+"""The events that have a choice; nearly every event is of the first kind."""
+
 
 # ---------------------------------------------------------------- grammar
 
@@ -161,24 +164,12 @@ class EventGrammar:
         if phase is None:
             rule = _RULE_OF_KIND.get(kind, "R108")
             raise GrammarViolation(rule, f"{kind.__name__} in phase '{self._phase}'")
-        match event:
-            case (
-                ContentDelta()
-                | ReasoningDelta()
-                | RefusalDelta()
-                | ToolCallStart()
-                | ToolCallDelta()
-                | Finished()
-            ):
-                self._feed_choice(event)
-            case Started():
-                pass
-            case Moderated():
-                self._require_all_finished("R191", kind)
-            case Done():
-                self._require_all_finished("R107", kind)
-            case _:
-                assert_never(event)
+        if isinstance(event, _OF_CHOICE):
+            self._feed_choice(event)
+        elif isinstance(event, Moderated):
+            self._require_all_finished("R191", kind)
+        elif isinstance(event, Done):
+            self._require_all_finished("R107", kind)
         self._phase = phase
 
     def _require_all_finished(self, rule: str, kind: type) -> None:
@@ -300,18 +291,12 @@ class Collector:
         self._done: Done | None = None
 
     def feed(self, event: Event) -> None:
+        if isinstance(event, _OF_CHOICE):
+            if event.index == len(self._choices):
+                self._choices.append(_OpenChoice())
+            self._choices[event.index].feed(event)
+            return
         match event:
-            case (
-                ContentDelta()
-                | ReasoningDelta()
-                | RefusalDelta()
-                | ToolCallStart()
-                | ToolCallDelta()
-                | Finished()
-            ):
-                if event.index == len(self._choices):
-                    self._choices.append(_OpenChoice())
-                self._choices[event.index].feed(event)
             case Started():
                 self._started = event
             case Moderated(moderation=moderation):
