@@ -306,6 +306,10 @@ class Grammar(Struct, frozen=True):
     param: str | None = None
 
 
+MAX_TOP_LOGPROBS = 20
+"""The most alternatives that the contract knows; behind them a rank is not told (A10, R156)."""
+
+
 class SamplingParams(Struct, frozen=True, kw_only=True):
     """What an engine needs to pick tokens (contract 4.3). `seed` is the choice's own (4.2)."""
 

@@ -28,6 +28,7 @@ from rejoinder.text.grammar import answer_grammar
 from rejoinder.text.reasoning import budget, reasoning_format
 from rejoinder.text.template import ChatTemplate, RenderedPrompt
 from rejoinder.types import (
+    MAX_TOP_LOGPROBS,
     ChatRequest,
     Counts,
     Engine,
@@ -49,6 +50,10 @@ MAX_ANSWER_TOKENS = 16_384
 
 LONG_TEXT = 50_000
 """Characters from which rendering and tokenizing leave the event loop."""
+
+SPARE_ALTERNATIVES = 4
+"""Asked of the engine beyond what the request asks: a list of alternatives stays as long as asked
+when control tokens, which are not reported (contract 4.1), stand among the likeliest."""
 
 MAX_WAITING_EVENTS = 256
 """Events of several choices that may wait for a slow reader."""
@@ -188,7 +193,7 @@ class TokenBackend:
             frequency_penalty=_or(request.frequency_penalty, 0.0),
             repetition_penalty=_or(request.repetition_penalty, 1.0),
             logit_bias=request.logit_bias,
-            num_top_logprobs=request.num_top_logprobs if request.logprobs else None,
+            num_top_logprobs=_alternatives(request),
             stop_token_ids=(*request.stop_token_ids, *sorted(self.tokenizer.end_token_ids)),
             grammar=self._grammar(request, opens_thinking=rendered.opens_thinking),
             prediction=tuple(prediction),
@@ -388,6 +393,14 @@ def choice_seed(seed: int, index: int) -> int:
         return seed & 0xFFFF_FFFF_FFFF_FFFF
     digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
+
+
+def _alternatives(request: ChatRequest) -> int | None:
+    """How many the engine is asked for; None without logprobs."""
+    asked = request.num_top_logprobs
+    if not request.logprobs:
+        return None
+    return min(asked + SPARE_ALTERNATIVES, MAX_TOP_LOGPROBS) if asked else 0
 
 
 def _or(value: T | None, default: T) -> T:

@@ -95,6 +95,7 @@ DEVIATIONS: Mapping[str, DeviationKind] = MappingProxyType(
         "usage_zero": DeviationKind("R171", "no tokens for an answer is no usage"),
         # logprobs
         "logprob_value": DeviationKind("R155", "null, infinite or positive: clamped"),
+        "logprobs_order": DeviationKind("R159", "alternatives are sorted, each token once"),
         "logprobs_shape": DeviationKind("R153", "parallel lists and partial entries are read"),
         # text
         "calls_in_text": DeviationKind("R134", "a call written as text is a call"),

@@ -43,17 +43,33 @@ def _entry(entry: JsonObject, deviate: Deviate) -> TokenLogprob:
         deviate("logprobs_shape", "token")
         token = ""
     listed = entry.get("top_logprobs")
-    top = tuple(
-        TopLogprob(
-            token=str(one.get("token", "")),
-            logprob=_logprob(one.get("logprob"), deviate),
-            bytes=_bytes(one.get("bytes")),
-        )
-        for one in (listed if isinstance(listed, list) else ())
-        if isinstance(one, dict)
+    top = _in_order(
+        [
+            TopLogprob(
+                token=str(one.get("token", "")),
+                logprob=_logprob(one.get("logprob"), deviate),
+                bytes=_bytes(one.get("bytes")),
+            )
+            for one in (listed if isinstance(listed, list) else ())
+            if isinstance(one, dict)
+        ],
+        deviate,
     )
     logprob = _logprob(entry.get("logprob"), deviate)
     return TokenLogprob(token, logprob, _bytes(entry.get("bytes")), _rank(logprob, top), top)
+
+
+def _in_order(listed: list[TopLogprob], deviate: Deviate) -> tuple[TopLogprob, ...]:
+    """From the most likely on, each token once (R159)."""
+    ordered = sorted(listed, key=lambda one: -one.logprob)
+    distinct: dict[bytes | str, TopLogprob] = {}
+    for one in ordered:
+        distinct.setdefault(one.bytes or one.token, one)
+    if ordered != listed:
+        deviate("logprobs_order", "unsorted")
+    elif len(distinct) < len(listed):
+        deviate("logprobs_order", "repeated")
+    return tuple(distinct.values())
 
 
 def _rank(logprob: float, top: tuple[TopLogprob, ...]) -> int | None:

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from rejoinder.engines.http import DEFAULT_TIMEOUTS, Server, Timeouts, steps
 from rejoinder.engines.wire import (
-    MAX_TOP_LOGPROBS,
     NOTHING,
     SMALLEST_TOP_P,
     Delta,
@@ -28,6 +27,7 @@ from rejoinder.engines.wire import (
 )
 from rejoinder.errors import ChatError, InvalidRequest, ProviderFailed, Unavailable
 from rejoinder.types import (
+    MAX_TOP_LOGPROBS,
     Counts,
     EngineFinishReason,
     JsonObject,

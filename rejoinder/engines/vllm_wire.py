@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct
 
 from rejoinder.engines.wire import (
-    MAX_TOP_LOGPROBS,
     NOTHING,
     SMALLEST_TOP_P,
     Delta,
@@ -24,6 +23,7 @@ from rejoinder.engines.wire import (
 )
 from rejoinder.errors import ProviderFailed
 from rejoinder.types import (
+    MAX_TOP_LOGPROBS,
     EngineFinishReason,
     Grammar,
     JsonObject,

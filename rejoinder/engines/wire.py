@@ -16,12 +16,15 @@ from rejoinder.errors import (
     Overloaded,
     ProviderFailed,
 )
-from rejoinder.types import EngineFinishReason, Prompt, SamplingParams, TokenIdLogprob
+from rejoinder.types import (
+    MAX_TOP_LOGPROBS,
+    EngineFinishReason,
+    Prompt,
+    SamplingParams,
+    TokenIdLogprob,
+)
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-
-MAX_TOP_LOGPROBS = 20
-"""The contract's limit (A10), and vLLM's own default (`--max-logprobs`)."""
 
 SMALLEST_TOP_P = 1e-6
 """Both servers refuse 0, which the contract allows: it leaves only the most likely token."""

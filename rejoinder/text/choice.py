@@ -171,11 +171,14 @@ class ChoiceDecoder:
         return "".join(pieces)
 
     def _entry(self, data: bytes, logprob: TokenIdLogprob) -> TokenLogprob:
-        top = []
+        """Of ids that spell the same only the likeliest is listed, and no control token (R159)."""
+        top: dict[bytes, TopLogprob] = {}
         for token_id, value in logprob.top:
             other = self._token_bytes(token_id)
-            top.append(TopLogprob(token_text(other), value, other))
-        return TokenLogprob(token_text(data), logprob.logprob, data, logprob.rank, tuple(top))
+            if other and other not in top:
+                top[other] = TopLogprob(token_text(other), value, other)
+        alternatives = tuple(top.values())
+        return TokenLogprob(token_text(data), logprob.logprob, data, logprob.rank, alternatives)
 
     # ------------------------------------------------------------ text → events
 

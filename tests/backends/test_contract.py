@@ -199,7 +199,6 @@ async def llama_cpp() -> AsyncIterator[Subject]:
                 endless="Write a very long story about a ship and its crew.",
                 ranks=False,
                 counts=False,
-                more_alternatives=True,
             )
 
 

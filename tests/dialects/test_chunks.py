@@ -1010,8 +1010,28 @@ def test_logprobs_that_json_cannot_carry_are_clamped() -> None:
     assert choice.content_logprobs is not None
     first, second = choice.content_logprobs
     assert (first.logprob, first.bytes) == (-9999.0, b"a")
-    assert [t.logprob for t in first.top] == [-9999.0, 0.0]
+    assert [t.logprob for t in first.top] == [0.0, -9999.0]
     assert (second.logprob, second.bytes, second.top) == (-9999.0, None, ())
+
+
+@pytest.mark.parametrize(
+    ("given", "order", "repairs"),
+    [
+        ([("a", -3.0), ("b", -1.0), ("c", -2.0)], "bca", 1),  # the sampled token first, as some do
+        ([("b", -1.0), ("a", -2.0), ("b", -3.0), ("c", -4.0)], "bac", 1),
+        ([("b", -1.0), ("c", -1.0), ("a", -2.0)], "bca", 0),
+    ],
+)
+def test_alternatives_are_sorted_and_distinct(
+    given: list[tuple[str, float]], order: str, repairs: int
+) -> None:
+    top = [{"token": t, "logprob": v, "bytes": list(t.encode())} for t, v in given]
+    entry = {"token": "a", "logprob": -3.0, "bytes": [97], "top_logprobs": top}
+    choice = {"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [entry]}}
+    got, one = choice_of(json.dumps({"choices": [choice]}), chunk(finish="stop"))
+    assert got.content_logprobs is not None
+    assert "".join(t.token for t in got.content_logprobs[0].top) == order
+    assert one.repairs["logprobs_order"] == repairs
 
 
 @pytest.mark.parametrize(("num_top", "rank"), [(5, None), (19, None), (20, 21)])

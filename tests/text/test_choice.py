@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rejoinder.events import ContentDelta, Event, Finished, RefusalDelta
 from rejoinder.text.choice import ChoiceDecoder, token_text
-from rejoinder.types import Step, ToolChoice
+from rejoinder.types import Step, TokenIdLogprob, ToolChoice
 from tests.text.decoding import TOOLS, Answer, Call, decode, entries, spec, summed
 
 tokens_strategy = st.lists(
@@ -85,6 +85,16 @@ def test_a_token_that_is_no_text_is_named_by_its_bytes() -> None:
 def test_a_control_token_is_neither_text_nor_reported() -> None:
     events = decode(["a", b"", "b"], logprobs=True)
     assert [e.token for e in entries(events)] == ["a", "b"]
+
+
+def test_alternatives_are_distinct_and_without_control_tokens() -> None:
+    """Two ids may spell the same: a byte token and the letter, two control tokens (R159)."""
+    spelled = [b"a", b"", b"b", b"a", b""]
+    decoder = ChoiceDecoder(index=0, token_bytes=spelled.__getitem__, spec=spec(logprobs=True))
+    top = ((1, -0.1), (3, -0.2), (4, -0.3), (0, -0.4), (2, -0.5))
+    events = decoder.feed(Step((0,), (TokenIdLogprob(0, -0.4, 4, top),)))
+    (entry,) = entries(events)
+    assert [(one.token, one.logprob) for one in entry.top] == [("a", -0.2), ("b", -0.5)]
 
 
 @pytest.mark.parametrize("end", ["stop", "length"])
