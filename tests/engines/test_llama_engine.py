@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from rejoinder.engines.llama.engine import LlamaEngine
 from rejoinder.engines.llama.model import BatchFailed
+from rejoinder.engines.llama.sequence import RANKS
 from rejoinder.errors import EngineFailed, InvalidParameter, InvalidRequest, Overloaded
 from rejoinder.types import Counts, Grammar, Prompt, Tier
 from tests.engines.llama_engine import GREEDY, PATH, Answer, ask, chat, engine, replace, until_idle
@@ -293,6 +294,30 @@ async def test_beyond_the_queue_is_refused_at_once() -> None:
         refused = [r for r in results if isinstance(r, Overloaded)]
         assert len(refused) == len(TOPICS) - 3
         assert all(r.retry_after is not None and r.retry_after >= 1 for r in refused)
+
+
+async def test_a_step_of_a_lower_tier_is_broken_off_and_done_again() -> None:
+    async with engine(threads=1, context_length=2048) as made:
+        ids = chat(made, "Tell the long story of the lighthouse once more. " * 100)
+        flex = replace(GREEDY, max_tokens=12, tier="flex")
+        alone = await ask(made, Prompt(token_ids=ids, cache_salt="alone"), flex)
+        short = await ask(made, "Hello.", max_tokens=2)
+        task = asyncio.create_task(ask(made, Prompt(token_ids=ids, cache_salt="flex"), flex))
+        asked = 0
+        while not task.done():  # one after the other: flex has to get on all the same
+            if made._yields_to == RANKS["flex"]:
+                got = await ask(made, "Hello.", max_tokens=2, tier="priority")
+                assert got.token_ids == short.token_ids
+                asked += 1
+            await asyncio.sleep(0)
+        got = task.result()
+        assert got.token_ids == alone.token_ids
+        assert got.counts.completion_tokens == alone.counts.completion_tokens
+        await until_idle(made)
+        made._cache.check_integrity()
+        stats = made.stats()
+        assert 0 < stats.interrupted <= asked
+        assert stats.interrupted < stats.steps
 
 
 async def test_flex_that_waits_too_long_is_refused() -> None:

@@ -29,6 +29,7 @@ from rejoinder.engines.llama.exact_cache import ExactCache
 from rejoinder.engines.llama.model import (
     MAX_SEQUENCE_IDS,
     BatchFailed,
+    Interrupted,
     LlamaModel,
     LlamaTokenizer,
 )
@@ -88,6 +89,8 @@ class EngineStats(Struct, frozen=True, kw_only=True):
     drafted_tokens: int
     accepted_draft_tokens: int
     preempted: int
+    interrupted: int
+    """Steps of lower tiers that were broken off for a request of a better one."""
     steps: int
     decode_seconds: float
     own_seconds: float
@@ -104,6 +107,7 @@ class _Totals:
         "decode_seconds",
         "drafted_tokens",
         "generated_tokens",
+        "interrupted",
         "own_seconds",
         "prefill_tokens",
         "prompt_tokens",
@@ -112,6 +116,7 @@ class _Totals:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.interrupted = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.prefill_tokens = 0
@@ -313,6 +318,10 @@ class LlamaEngine:
         self._cost = StepCost()
         self._speculates = speculation != "off"
         self._finished_at: list[float] = []
+        self._yields_to = 0
+        """A new sequence of a lower rank than this breaks off the step that runs."""
+        self._owed_rank: int | None = None
+        """A step of this tier was broken off, and none has been computed since."""
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
 
@@ -373,6 +382,7 @@ class LlamaEngine:
             drafted_tokens=totals.drafted_tokens,
             accepted_draft_tokens=totals.accepted_draft_tokens,
             preempted=scheduler.num_preempted,
+            interrupted=totals.interrupted,
             steps=totals.steps,
             decode_seconds=totals.decode_seconds,
             own_seconds=totals.own_seconds,
@@ -416,6 +426,8 @@ class LlamaEngine:
         if not self.alive:
             raise EngineFailed(self.failure or CLOSED_MESSAGE)
         self._inbox.put(("add", generation))
+        if sequence.rank < self._yields_to:
+            self._model.interrupt()
         finished = False
         try:
             while not finished:
@@ -620,11 +632,19 @@ class LlamaEngine:
             ids += [hold.sequence_id] * count
             outputs += [False] * (count - work.num_outputs) + [True] * work.num_outputs
         cpu, began = time.process_time(), time.perf_counter()
+        self._yields_to = self._who_need_not_wait(works)
         try:
             logits = self._model.decode(tokens, positions, ids, outputs)
+        except Interrupted:
+            self._give_up(works)
+            return
         except BatchFailed as error:
             self._halve(works, error)
             return
+        finally:
+            self._yields_to = 0
+        if self._owed_rank is not None and self._owed_rank in (w.sequence.rank for w in works):
+            self._owed_rank = None
         seconds = time.perf_counter() - began
         self._govern(time.process_time() - cpu, seconds)
         self._measure(len(tokens), len(works), seconds)
@@ -634,6 +654,21 @@ class LlamaEngine:
         self._scheduler.commit(works, self._clock())
         self._sample(works, logits)
         self._totals.own_seconds += time.thread_time() - began
+
+    def _who_need_not_wait(self, works: list[Work]) -> int:
+        """Tiers better than the best in the step. But what was given up once is then computed to
+        its end, so that lower tiers get on; and memory that cannot be cut cannot forget a part of
+        a step."""
+        best = min(work.sequence.rank for work in works)
+        owed = self._owed_rank is not None and best >= self._owed_rank
+        return 0 if owed or not self._model.trimmable else best
+
+    def _give_up(self, works: list[Work]) -> None:
+        """The step did not happen: its tokens are computed again when their turn comes."""
+        self._owed_rank = min(work.sequence.rank for work in works)
+        self._totals.interrupted += 1
+        for work in works:
+            self._scheduler.cancel(work)
 
     def _halve(self, works: list[Work], error: BatchFailed) -> None:
         log.warning("a batch of %d sequences failed: %s", len(works), error)

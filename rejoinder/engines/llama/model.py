@@ -49,12 +49,20 @@ _POLL_LEVEL = 1
 and a machine that others use is not kept busy by an idle engine."""
 
 
+_ABORTED = 2
+"""What llama_decode answers when its abort callback said so."""
+
+
 class BatchFailed(Exception):
     """llama_decode refused a batch; `code` is its answer."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"llama_decode answered {code}")
         self.code = code
+
+
+class Interrupted(Exception):
+    """The batch was broken off by `LlamaModel.interrupt`."""
 
 
 # ---------------------------------------------------------------- logging
@@ -200,6 +208,29 @@ class _ThreadPool:
             self._pool = None
 
 
+class _Interrupt:
+    """Breaks off the decode that runs, from another thread.
+
+    The library asks a callback between two operations of its graph, hundreds of times a decode. A
+    Python function would want the interpreter's lock each time, so it gets C's `strlen` and a
+    string: an empty one says go on, one of a character says stop.
+    """
+
+    def __init__(self, context: int) -> None:
+        self._flag = ctypes.create_string_buffer(2)
+        try:
+            ask = ctypes.cast(ctypes.CDLL(None).strlen, llama.ggml_abort_callback)
+        except (AttributeError, TypeError):
+            return  # no such library here: a decode always runs to its end
+        llama.llama_set_abort_callback(context, ask, ctypes.cast(self._flag, ctypes.c_void_p))
+
+    def set(self) -> None:
+        self._flag[0] = b"1"
+
+    def clear(self) -> None:
+        self._flag[0] = b"\0"
+
+
 # ---------------------------------------------------------------- the model
 
 
@@ -256,6 +287,7 @@ class LlamaModel:
         self._context = self._new_context()
         self._memory = llama.llama_get_memory(self._context)
         self._threads = _ThreadPool(self._context, num_threads)
+        self._interrupt = _Interrupt(self._context)
         self._make_batch()
         template = llama.llama_model_chat_template(self._model, None)
         self.chat_template: str | None = template.decode("utf-8") if template else None
@@ -385,7 +417,7 @@ class LlamaModel:
         """Computes one batch. Gives the logits of the tokens marked in `outputs`, in order, one
         row each: a view that is valid, and may be written to, until the next decode.
 
-        Raises BatchFailed; the memory then has nothing of this batch.
+        Raises BatchFailed or Interrupted; the memory then has nothing of this batch.
         """
         count = len(tokens)
         self._batch_tokens[:count] = tokens
@@ -394,6 +426,9 @@ class LlamaModel:
         self._batch_outputs[:count] = outputs
         self._batch.n_tokens = count
         code = llama.llama_decode(self._context, self._batch)
+        self._interrupt.clear()
+        if code == _ABORTED:
+            raise Interrupted
         if code != 0:
             raise BatchFailed(code)
         num_rows = int(np.count_nonzero(self._batch_outputs[:count]))
@@ -401,6 +436,10 @@ class LlamaModel:
             return np.empty((0, self.vocab_size), dtype=np.float32)
         logits = llama.llama_get_logits(self._context)
         return np.ctypeslib.as_array(logits, (num_rows, self.vocab_size))
+
+    def interrupt(self) -> None:
+        """Breaks off the decode that runs, or the next one; called from any thread."""
+        self._interrupt.set()
 
     # -------------------------------------------------------- sequence memory
 
