@@ -14,6 +14,21 @@ from engine_loads import DEFAULT_PATH, render, story
 from rejoinder.engines.llama.engine import LlamaEngine
 from rejoinder.types import Counts, Grammar, SamplingParams
 
+SCHEMA = """{
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "minLength": 20},
+        "chapters": {"type": "array", "minItems": 9, "items": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "page": {"type": "integer"}},
+            "required": ["name", "page"],
+            "additionalProperties": false
+        }}
+    },
+    "required": ["title", "chapters"],
+    "additionalProperties": false
+}"""
+
 KINDS: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
     "temperature": {"temperature": 1.0},
@@ -22,7 +37,8 @@ KINDS: dict[str, dict[str, object]] = {
     "hot": {"temperature": 2.0, "top_p": 0.95},
     "penalties": {"temperature": 1.0, "presence_penalty": 0.5, "repetition_penalty": 1.1},
     "logprobs": {"temperature": 1.0, "num_top_logprobs": 20},
-    "grammar": {"temperature": 1.0, "grammar": Grammar("regex", "[a-z ]{600}")},
+    "JSON schema": {"temperature": 1.0, "grammar": Grammar("json_schema", SCHEMA)},
+    "counted regex": {"temperature": 1.0, "grammar": Grammar("regex", "[a-z ]{600}")},
 }
 
 

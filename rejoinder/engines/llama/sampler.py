@@ -4,6 +4,7 @@ Raw logits → logprobs kept → bias → repetition → presence and frequency 
 top_k → top_p → min_p → one draw. This module must not know: the model, text, scheduling.
 """
 
+import math
 from collections.abc import Sequence as Rows
 
 import numpy as np
@@ -16,10 +17,12 @@ __all__ = ["NothingToSample", "Sampler", "sample", "uniform"]
 Logits = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int32] | npt.NDArray[np.bool_]
 
-_LINES = tuple(np.float32(line) for line in (0.05, 1e-2, 1e-3, 1e-4))
-"""Parts of the best token's probability, above which candidates are looked for."""
+_LINE = np.float32(1e-4)
+"""The part of the best token's probability above which a nucleus is looked for first."""
 
 _BLOCK = 256
+
+_GROUPS = 512
 
 _SORTED_AT_MOST = 4096
 """Of more weights than these only those near the line are sorted."""
@@ -178,12 +181,10 @@ def _draw_from_all(row: Logits, u: float) -> int:
 def _pick(weights: Logits, u: float) -> int:
     """Inverse of the cumulated weights in the order of the ids, block by block: one pass and no
     sum that runs over all of them."""
-    whole = len(weights) // _BLOCK * _BLOCK
-    sums = weights[:whole].reshape(-1, _BLOCK).sum(axis=1, dtype=np.float64)
-    ends = np.cumsum(np.append(sums, weights[whole:].sum(dtype=np.float64)))
+    starts = np.arange(0, len(weights), _BLOCK)
+    ends = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
     target = u * float(ends[-1])
-    block = int(np.searchsorted(ends, target, side="right"))
-    block = min(block, len(ends) - 1)
+    block = min(int(np.searchsorted(ends, target, side="right")), len(ends) - 1)
     before = float(ends[block - 1]) if block else 0.0
     inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
     found = int(np.searchsorted(inside, target - before, side="right"))
@@ -197,46 +198,53 @@ def _draw_from_nucleus(row: Logits, params: SamplingParams, u: float) -> int:
     """top_k, then top_p, then min_p, then a draw in the order of the ids. `row` is scaled and its
     best is 0; it becomes the weights."""
     weights = np.exp(row, out=row)
-    ids, values = _near(weights, params)
-    if 0 < params.top_k < len(ids):
-        kept = _best(values, params.top_k)
-        ids, values = ids[kept], values[kept]
+    if 0 < params.top_k < len(weights):
+        ids = np.flatnonzero(weights >= _reached_by(weights, params.top_k))
+        ids = ids[_best(weights[ids], params.top_k)]
+        values = weights[ids]
+        needed = params.top_p * float(values.sum(dtype=np.float64))
+    elif params.top_p < 1:
+        needed = params.top_p * float(weights.sum(dtype=np.float64))
+        ids, values = _likely(weights, needed)
+    else:
+        ids = np.flatnonzero(weights >= min(np.float32(params.min_p), weights.max()))
+        values = weights[ids]
     if params.top_p < 1:
-        truncated = 0 < params.top_k < len(row)
-        total = float((values if truncated else weights).sum(dtype=np.float64))
-        values = values * _nucleus(values, params.top_p * total)
+        values = values * _nucleus(values, needed)
     if params.min_p > 0:
         values = values * (values >= min(np.float32(params.min_p), values.max()))
     return int(ids[_pick(values, u)])
 
 
-def _near(weights: Logits, params: SamplingParams) -> tuple[npt.NDArray[np.int64], Logits]:
-    """Tokens that include all that can be drawn, by id, and their weights: looked for near the
-    best one first, since sorting the whole vocabulary is what costs."""
-    size = len(weights)
-    k = params.top_k if 0 < params.top_k < size else 0
-    needed = params.top_p * float(weights.sum(dtype=np.float64)) if params.top_p < 1 else 0.0
-    if not k and not needed:
-        line = np.float32(params.min_p)
-        ids = np.flatnonzero(weights >= min(line, weights.max()))
-        return ids, weights[ids]
-    for line in _LINES:
-        ids = np.flatnonzero(weights > line)
-        if len(ids) > _SORTED_AT_MOST and not k:
-            break  # nothing is far: many are as good as all
+def _likely(weights: Logits, needed: float) -> tuple[npt.NDArray[np.int64], Logits]:
+    """Tokens that include the nucleus, by id, and their weights: few if possible, since sorting
+    the whole vocabulary is what costs."""
+    ids = np.flatnonzero(weights > _LINE)
+    if len(ids) <= len(weights) // 4:
         values = weights[ids]
-        # With a top_k its tokens are enough: top_p is a part of them.
-        enough = len(ids) >= k if k else float(values.sum(dtype=np.float64)) >= needed
-        if enough:
+        if float(values.sum(dtype=np.float64)) >= needed:
             return ids, values
-    return np.arange(size), weights
+    return np.arange(len(weights)), weights
+
+
+def _reached_by(values: Logits, count: int) -> np.float32:
+    """A line that at least `count` of the values reach, and not many more: of values that are
+    dealt to groups, the greatest of each."""
+    rows = len(values) // _GROUPS
+    if rows and count <= _GROUPS:
+        values = values[: rows * _GROUPS].reshape(rows, _GROUPS).max(axis=0)
+    place = max(0, len(values) - count)
+    line: np.float32 = np.partition(values, place)[place]
+    return line
 
 
 def _nucleus(values: Logits, needed: float) -> npt.NDArray[np.bool_]:
     """Marks the smallest set whose sum reaches `needed`, the greatest first; the one that crosses
     the line is in it. Of equals the first ones."""
     if len(values) <= _SORTED_AT_MOST:
-        return _best(values, _count_to(np.sort(values)[::-1], needed))
+        ordered = np.sort(values)[::-1]
+        count = _count_to(ordered, needed)
+        return _down_to(values, ordered[count - 1], count)
     # Positive floats are ordered as their bits are: sums by the leading bits find the part of the
     # values in which the line lies, and only that is sorted.
     bins = values.view(np.uint32) >> _BIN_SHIFT
@@ -275,13 +283,9 @@ def _by_likelihood(row: Logits, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return ids[np.argsort(-row[ids], kind="stable")]
 
 
-def _most_likely(row: Logits, peak: np.float32, count: int) -> npt.NDArray[np.int64]:
+def _most_likely(row: Logits, count: int) -> npt.NDArray[np.int64]:
     """The `count` most likely ids, in order."""
-    for line in _LINES:
-        near = np.flatnonzero(row > peak + np.log(line))
-        if len(near) >= count:
-            return _by_likelihood(row, near)[:count]
-    return _by_likelihood(row, np.arange(len(row)))[:count]
+    return _by_likelihood(row, np.flatnonzero(row >= _reached_by(row, count)))[:count]
 
 
 def describe(row: Logits, token_id: int, num_top: int) -> TokenIdLogprob:
@@ -290,11 +294,14 @@ def describe(row: Logits, token_id: int, num_top: int) -> TokenIdLogprob:
     Of equal logits the lower id ranks first, in the rank and in the list alike.
     """
     peak = row.max()
-    norm = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
+    weights = row - peak
+    np.exp(weights, out=weights)
+    norm = float(peak) + math.log(float(weights.sum()))
     value = row[token_id]
     rank = 1 + int(np.count_nonzero(row > value)) + int(np.count_nonzero(row[:token_id] == value))
     top: tuple[tuple[int, float], ...] = ()
     if num_top > 0:
-        best = _most_likely(row, peak, num_top)
-        top = tuple((int(i), min(0.0, float(row[i]) - norm)) for i in best)
+        best = _most_likely(row, num_top)
+        logprobs = np.minimum(row[best].astype(np.float64) - norm, 0.0)
+        top = tuple(zip(best.tolist(), logprobs.tolist(), strict=True))
     return TokenIdLogprob(token_id, min(0.0, float(value) - norm), rank, top)
