@@ -87,11 +87,14 @@ def test_after_a_mismatch_it_finds_its_place_again() -> None:
     draft = PredictionDraft(range(10, 40))
     for token in (10, 11, 12):
         draft.feed(token)
-    assert draft.propose(3) == [13, 14, 15]
+    assert draft.propose(8) == [13, 14, 15, 16, 17, 18, 19, 20]
+    assert draft.num_rejected == 0, "only what is computed counts"
+    draft.tried(3)
     draft.feed(99)
     assert draft.num_rejected == 3 and draft.propose(3) == []
     draft.feed(14)
     assert draft.propose(3) == [15, 16, 17], "one token was replaced by another"
+    draft.tried(3)
     for token in (15, 16, 17):
         draft.feed(token)
     assert draft.num_accepted == 6
@@ -105,7 +108,7 @@ def test_it_keeps_its_place_in_a_text_that_repeats_itself() -> None:
     text = [1, 2, 3, 4, 5] * 12
     draft = PredictionDraft([t if i % 10 < 9 else 9 for i, t in enumerate(text)])
     for token in text:
-        draft.propose(2)
+        draft.tried(len(draft.propose(2)))
         draft.feed(token)
     assert draft.num_accepted >= 45
 
@@ -113,7 +116,7 @@ def test_it_keeps_its_place_in_a_text_that_repeats_itself() -> None:
 def test_what_comes_after_all_is_not_rejected() -> None:
     draft = PredictionDraft([1, 2, 3, 4, 5, 6])
     draft.feed(1)
-    draft.propose(3)
+    draft.tried(3)
     for token in (9, 1, 2):  # an insertion
         draft.feed(token)
     assert draft.position == 2
@@ -134,7 +137,7 @@ def test_counts_hold_for_any_text(prediction: list[int], text: list[int]) -> Non
     draft = PredictionDraft(prediction)
     total = 0
     for seen, token in enumerate(text, 1):
-        draft.propose(3)
+        draft.tried(len(draft.propose(3)))
         draft.feed(token)
         assert 0 <= draft.num_accepted <= seen
         assert draft.num_accepted + draft.num_rejected <= len(prediction)

@@ -90,10 +90,10 @@ class PredictionDraft:
         "_hits",
         "_last",
         "_pairs",
-        "_proposed",
         "_replaced",
         "_since",
         "_tail",
+        "_tried",
         "hit_rate",
         "position",
         "tokens",
@@ -109,7 +109,7 @@ class PredictionDraft:
         self._replaced = False  # where they parted last, one token stood for one
         self._tail: tuple[int, ...] = ()
         self._accepted: set[int] = set()
-        self._proposed: set[int] = set()
+        self._tried: set[int] = set()
         self._pairs: dict[tuple[int, int], list[int]] | None = None
 
     @property
@@ -119,16 +119,20 @@ class PredictionDraft:
 
     @property
     def num_rejected(self) -> int:
-        """Tokens that were proposed and are not in the text; one that comes later counts as
-        accepted then."""
-        return len(self._proposed)
+        """Tokens that were tried and are not in the text; one that comes later counts as accepted
+        then."""
+        return len(self._tried)
 
     def propose(self, most: int) -> list[int]:
         if self.position is None or most <= 0:
             return []
-        end = min(len(self.tokens), self.position + most)
-        self._proposed.update(set(range(self.position, end)) - self._accepted)
-        return list(self.tokens[self.position : end])
+        return list(self.tokens[self.position : self.position + most])
+
+    def tried(self, count: int) -> None:
+        """So many of what was proposed last were computed, to be compared with the text."""
+        if self.position is not None:
+            places = range(self.position, self.position + count)
+            self._tried.update(set(places) - self._accepted)
 
     def feed(self, token: int) -> None:
         """The next token of the text."""
@@ -148,7 +152,7 @@ class PredictionDraft:
         if hit:
             self._hits += 1
             self._accepted.add(position)
-            self._proposed.discard(position)
+            self._tried.discard(position)
             self.position = position + 1
         else:
             if self._hits or position == 0:

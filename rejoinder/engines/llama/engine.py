@@ -177,6 +177,7 @@ class _Generation:
 
     __slots__ = (
         "constraint",
+        "drafts_prediction",
         "lookup",
         "num_generated",
         "params",
@@ -205,6 +206,8 @@ class _Generation:
         self.num_generated = 0
         self.prediction = PredictionDraft(params.prediction) if params.prediction else None
         self.lookup: LookupDraft | None = None
+        self.drafts_prediction = False
+        """The draft of the next step is of the prediction."""
 
     @property
     def num_completion_tokens(self) -> int:
@@ -225,6 +228,12 @@ class _Generation:
             if source is not None and source.position is not None and not sequence.draft:
                 most = draft_length(source.hit_rate, cost, num_decoding)
                 sequence.draft = source.propose(min(most, room - 1))
+                self.drafts_prediction = source is self.prediction
+
+    def tried(self, num_draft: int) -> None:
+        """So many tokens of the draft were computed: those of a prediction count."""
+        if self.prediction is not None and self.drafts_prediction:
+            self.prediction.tried(num_draft)
 
     def count(self) -> None:
         """Brings the counts up to date; after the stream was closed they are final."""
@@ -711,6 +720,8 @@ class LlamaEngine:
         row = 0
         for work in works:
             if work.num_outputs:
+                if work.num_draft:
+                    self._generations[work.sequence.number].tried(work.num_draft)
                 active.append(work)
                 rows.append(row)
                 row += work.num_outputs
