@@ -329,8 +329,8 @@ class LlamaEngine:
         self._finished_at: list[float] = []
         self._yields_to = 0
         """A new sequence of a lower rank than this breaks off the step that runs."""
-        self._owed_rank: int | None = None
-        """A step of this tier was broken off, and none has been computed since."""
+        self._owed: set[int] = set()
+        """Tiers that lost a step to a better one and have had none since."""
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
 
@@ -641,19 +641,19 @@ class LlamaEngine:
             ids += [hold.sequence_id] * count
             outputs += [False] * (count - work.num_outputs) + [True] * work.num_outputs
         cpu, began = time.process_time(), time.perf_counter()
-        self._yields_to = self._who_need_not_wait(works)
+        ranks = {work.sequence.rank for work in works}
+        self._yields_to = self._who_need_not_wait(ranks)
         try:
             logits = self._model.decode(tokens, positions, ids, outputs)
         except Interrupted:
-            self._give_up(works)
+            self._give_up(works, ranks)
             return
         except BatchFailed as error:
             self._halve(works, error)
             return
         finally:
             self._yields_to = 0
-        if self._owed_rank is not None and self._owed_rank in (w.sequence.rank for w in works):
-            self._owed_rank = None
+        self._owed -= ranks
         seconds = time.perf_counter() - began
         self._govern(time.process_time() - cpu, seconds)
         self._measure(len(tokens), len(works), seconds)
@@ -664,17 +664,17 @@ class LlamaEngine:
         self._sample(works, logits)
         self._totals.own_seconds += time.thread_time() - began
 
-    def _who_need_not_wait(self, works: list[Work]) -> int:
+    def _who_need_not_wait(self, ranks: set[int]) -> int:
         """Tiers better than the best in the step. But what was given up once is then computed to
         its end, so that lower tiers get on; and memory that cannot be cut cannot forget a part of
         a step."""
-        best = min(work.sequence.rank for work in works)
-        owed = self._owed_rank is not None and best >= self._owed_rank
-        return 0 if owed or not self._model.trimmable else best
+        if self._owed & ranks or not self._model.trimmable:
+            return 0
+        return min(ranks)
 
-    def _give_up(self, works: list[Work]) -> None:
+    def _give_up(self, works: list[Work], ranks: set[int]) -> None:
         """The step did not happen: its tokens are computed again when their turn comes."""
-        self._owed_rank = min(work.sequence.rank for work in works)
+        self._owed |= ranks
         self._totals.interrupted += 1
         for work in works:
             self._scheduler.cancel(work)
