@@ -10,7 +10,7 @@ END = "<!-- end -->\n"
 
 OTHERS = {
     "scripts/": "what people and continuous integration both call: `environment`, `serve`, `test`",
-    "tests/": "mirrors the package; `golden/` recorded streams, `schemas/` the vendors' schemas",
+    "tests/": "mirrors the package; `golden/` recorded streams",
     "benchmarks/": "one script a question",
     "docs/": "listed above; `decisions/` why things are as they are",
     "examples/": "compose and Kubernetes files, tests of an application",
