@@ -32,8 +32,7 @@ HOMES = {
     "starlette": ("web/", "app.py"),
     "uvicorn": ("web/", "app.py"),
     "aiohttp": (
-        "engines/vllm.py",
-        "engines/sglang.py",
+        "engines/connections.py",
         "engines/http.py",
         "backends/remote.py",
         "service/moderation/",

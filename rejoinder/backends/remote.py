@@ -10,10 +10,8 @@ import io
 import math
 import random
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any
 
 import aiohttp
 from msgspec import Struct
@@ -33,6 +31,7 @@ from rejoinder.dialects.provider import (
 )
 from rejoinder.dialects.provider_errors import read_error_body, to_chat_error
 from rejoinder.dialects.sse import SseReader
+from rejoinder.engines.connections import open_session, reach_end, shorten_queues, was_stale
 from rejoinder.errors import ChatError, InvalidRequest, ProviderFailed, ProviderTimeout
 from rejoinder.events import Done, Event
 from rejoinder.text.formats import tool_format
@@ -61,9 +60,6 @@ USAGE_SECONDS = 15.0
 
 DONE_SECONDS = 2.0
 """How long the end of a stream is waited for when all has been said."""
-
-REUSE_SECONDS = 0.1
-"""How long the end of the body is waited for, for the sake of the connection."""
 
 _THINKING_MODELS: tuple[tuple[str, str], ...] = (
     ("deepseek-r1", "deepseek_r1"),
@@ -254,31 +250,22 @@ class RemoteBackend:
         body = sent.body if len(sent.body) < LONG_BODY_BYTES else io.BytesIO(sent.body)
         try:
             async with asyncio.timeout_at(deadline):
-                response = await self._client().post(
-                    self._url, data=body, headers=self._headers, allow_redirects=False
-                )
+                response = await self._client().post(self._url, data=body, allow_redirects=False)
         except aiohttp.ServerTimeoutError:
             raise _Failure(
                 ProviderTimeout("The provider of this model did not accept a connection in time.")
             ) from None
         except TimeoutError:
             raise _Failure(_silent(has_begun=False)) from None
-        except aiohttp.ClientConnectorError:
-            raise _Failure(_unreachable()) from None
-        except (
-            aiohttp.ServerDisconnectedError,
-            aiohttp.ClientOSError,
-            aiohttp.ClientConnectionResetError,
-        ) as error:
-            # It had been closed, which we saw while we waited for it or while we wrote to it.
-            _forget_way(error)
-            raise _Stale from None
         except aiohttp.ClientResponseError:
             raise _Failure(
                 ProviderFailed("The provider of this model did not answer with proper HTTP.")
             ) from None
-        except (aiohttp.ClientError, OSError, ValueError, RuntimeError):
-            raise _Failure(_unreachable()) from None
+        except (aiohttp.ClientError, OSError, ValueError, RuntimeError) as error:
+            if not was_stale(error):
+                raise _Failure(_unreachable()) from None
+            _forget_way(error)
+            raise _Stale from None
         if response.status != 200:
             raise await self._refused(response)
         return response
@@ -293,7 +280,7 @@ class RemoteBackend:
                         if not data:
                             break
                         body += data
-            await _reach_end(response)
+            await reach_end(response)
         finally:
             response.close()
         retry_after = retry_after_seconds(response.headers, self._clock())
@@ -308,14 +295,8 @@ class RemoteBackend:
         if self._closed:
             raise RuntimeError("closed")
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=self._config.connect_timeout_seconds
-                ),
-                connector=aiohttp.TCPConnector(limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-                read_bufsize=256 * 1024,
+            self._session = open_session(
+                self._headers, connect_seconds=self._config.connect_timeout_seconds
             )
         return self._session
 
@@ -379,7 +360,7 @@ class _Answer:
         sent, self._sent = self._sent, None
         assert sent is not None
         self._response = await opener(sent, self._deadline)
-        _shorten_queues(self._response)
+        shorten_queues(self._response)
         self._watch = _Watch(self._response.content)
 
     def close(self) -> None:
@@ -450,7 +431,7 @@ class _Answer:
 
     async def _reach_end(self) -> None:
         if self._response is not None and not self._is_spent:
-            await _reach_end(self._response)
+            await reach_end(self._response)
 
 
 class _Body:
@@ -543,41 +524,6 @@ class _Watch:
             self.content.set_exception(_Silence())
         elif self._deadline != math.inf:
             self._arm(self._deadline)
-
-
-class _ShortQueue(list[Any]):
-    """A deque for few items: an empty one takes 700 bytes, and every stream has three."""
-
-    __slots__ = ()
-
-    def popleft(self) -> Any:
-        return self.pop(0)
-
-    def appendleft(self, item: Any) -> None:
-        self.insert(0, item)
-
-
-def _shorten_queues(response: aiohttp.ClientResponse) -> None:
-    """Those of aiohttp, which bounds what is in them, so that a list does for them. Where a version
-    of it has none under these names, it keeps what it has."""
-    connection = response.connection
-    protocol = None if connection is None else connection.protocol
-    for owner in (response.content, protocol):
-        for name in ("_buffer", "_http_chunk_splits"):
-            queue = getattr(owner, name, None)
-            if type(queue) is deque:
-                setattr(owner, name, _ShortQueue(queue))
-
-
-async def _reach_end(response: aiohttp.ClientResponse) -> None:
-    """Reads the end of the body, so that the connection can be used again."""
-    if response.content.at_eof():
-        return
-    with suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with asyncio.timeout(REUSE_SECONDS):
-            while not response.content.at_eof():
-                if not await response.content.readany():
-                    break
 
 
 def _forget_way(error: BaseException) -> None:

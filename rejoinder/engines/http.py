@@ -6,13 +6,14 @@ What the vLLM and SGLang clients share. It must not know: what the data lines me
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
 import aiohttp
 from msgspec import Struct
 
+from rejoinder.engines.connections import open_session, reach_end, was_stale
 from rejoinder.engines.wire import DataLines, Delta, Refused, refusal
 from rejoinder.errors import ChatError, ProviderFailed, ProviderTimeout
 from rejoinder.types import Counts, EngineFinishReason, Step, TokenIdLogprob
@@ -84,7 +85,7 @@ class Server:
                 payloads = lines.feed(chunk)
                 if payloads and payloads[-1] == b"[DONE]":
                     yield payloads[:-1]
-                    await _reach_end(response)
+                    await reach_end(response)
                     return
                 if payloads:
                     yield payloads
@@ -124,13 +125,7 @@ class Server:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect),
-                connector=aiohttp.TCPConnector(limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=256 * 1024,
-            )
+            self._session = open_session(self._headers, connect_seconds=self.timeouts.connect)
         return self._session
 
 
@@ -169,22 +164,8 @@ class _failures:
             case aiohttp.ClientError() | OSError():
                 # What it says has addresses in it, and clients are told our message.
                 log.warning("a replica's connection failed: %s", error)
-                failure = _Stale if _was_made(error) else ProviderFailed
+                failure = _Stale if was_stale(error) else ProviderFailed
                 raise failure("The connection to the replica failed.") from error
-
-
-def _was_made(error: BaseException) -> bool:
-    """Whether there was a connection, which broke while it was waited for or written to."""
-    broke = isinstance(error, aiohttp.ClientOSError | aiohttp.ClientConnectionResetError)
-    return broke and not isinstance(error, aiohttp.ClientConnectorError)
-
-
-async def _reach_end(response: aiohttp.ClientResponse) -> None:
-    """Reads what follows `[DONE]`, so that the connection can be kept."""
-    with suppress(TimeoutError, aiohttp.ClientError, OSError):
-        async with asyncio.timeout(1):
-            while await response.content.readany():
-                pass
 
 
 async def steps(

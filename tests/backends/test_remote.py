@@ -14,13 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rejoinder.backends.remote import (
-    RemoteBackend,
-    _shorten_queues,
-    _ShortQueue,
-    reasoning_format_of,
-)
+from rejoinder.backends.remote import RemoteBackend, reasoning_format_of
 from rejoinder.config import RemoteConfig
+from rejoinder.engines.connections import ShortQueue, shorten_queues
 from rejoinder.errors import (
     ChatError,
     ContextLengthExceeded,
@@ -949,8 +945,8 @@ async def test_the_queues_of_aiohttp_are_short_and_lose_nothing() -> None:
         aiohttp.ClientSession() as session,
         session.post(upstream.base_url + "/chat/completions", json={}) as response,
     ):
-        _shorten_queues(response)
-        assert isinstance(response.content._buffer, _ShortQueue)
+        shorten_queues(response)
+        assert isinstance(response.content._buffer, ShortQueue)
         assert response.connection is not None and response.connection.protocol is not None
-        assert isinstance(response.connection.protocol._buffer, _ShortQueue)
+        assert isinstance(response.connection.protocol._buffer, ShortQueue)
         assert await response.content.read() == b"".join(pieces)
