@@ -16,7 +16,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from rejoinder.engines.fleet import Fleet
-from rejoinder.engines.vllm import VllmEngine
+from rejoinder.engines.remote import RemoteEngine
+from rejoinder.engines.vllm import VLLM
 from rejoinder.types import Counts, Engine, Prompt, SamplingParams
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -110,8 +111,8 @@ async def measure(engine: Engine, streams: int, num_tokens: int, rounds: int) ->
 async def compare(port: int, streams: int, num_tokens: int, rounds: int) -> None:
     url = f"http://127.0.0.1:{port}"
     for label, engine in (
-        ("vllm client", VllmEngine(url)),
-        ("fleet of two", Fleet({"a": VllmEngine(url), "b": VllmEngine(url)})),
+        ("vllm client", RemoteEngine(VLLM, url)),
+        ("fleet of two", Fleet({"a": RemoteEngine(VLLM, url), "b": RemoteEngine(VLLM, url)})),
     ):
         each = statistics.median(await measure(engine, streams, num_tokens, rounds))
         short = statistics.median(await measure(engine, streams, num_tokens, rounds))

@@ -40,9 +40,8 @@ from rejoinder.web.metrics import EngineStats
 if TYPE_CHECKING:
     from rejoinder.engines.fleet import Fleet
     from rejoinder.engines.llama.engine import LlamaEngine
+    from rejoinder.engines.remote import RemoteEngine
     from rejoinder.engines.replica import ReplicaStatus
-    from rejoinder.engines.sglang import SglangEngine
-    from rejoinder.engines.vllm import VllmEngine
 
 OnRepair = Callable[[str, str], None]
 OnMove = Callable[[str, str, str], None]
@@ -238,8 +237,9 @@ def _build_remote(config: RemoteConfig, on_repair: OnRepair) -> Built:
 async def _build_fleet(config: ReplicatedConfig) -> Built:
     from rejoinder.engines.fleet import Fleet
     from rejoinder.engines.http import Timeouts
-    from rejoinder.engines.sglang import SglangEngine
-    from rejoinder.engines.vllm import VllmEngine
+    from rejoinder.engines.remote import RemoteEngine
+    from rejoinder.engines.sglang import SGLANG
+    from rejoinder.engines.vllm import VLLM
 
     try:
         from rejoinder.text.tokenizer import HfTokenizer
@@ -256,7 +256,7 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
         tokenizer = HfTokenizer(await asyncio.to_thread(tokenizer_folder, config.tokenizer))
     except (OSError, ValueError) as error:
         raise CannotBuild(f"model '{config.id}': tokenizer: {error}") from None
-    kind = VllmEngine if isinstance(config, VllmConfig) else SglangEngine
+    kind = VLLM if isinstance(config, VllmConfig) else SGLANG
     api_key = _api_key(config)
     timeouts = Timeouts(
         connect=config.connect_timeout_seconds,
@@ -264,8 +264,9 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
         between_tokens=config.between_tokens_timeout_seconds,
     )
 
-    def engine(url: str) -> VllmEngine | SglangEngine:
-        return kind(
+    def engine(url: str) -> RemoteEngine:
+        return RemoteEngine(
+            kind,
             url,
             model=config.upstream_model,
             api_key=api_key,
@@ -296,9 +297,7 @@ async def _build_fleet(config: ReplicatedConfig) -> Built:
 class _FleetReplicas:
     """The replicas of a fleet by their URLs. `engine(url)` makes what speaks to one."""
 
-    def __init__(
-        self, fleet: "Fleet", engine: "Callable[[str], VllmEngine | SglangEngine]"
-    ) -> None:
+    def __init__(self, fleet: "Fleet", engine: "Callable[[str], RemoteEngine]") -> None:
         self._fleet = fleet
         self._engine = engine
 

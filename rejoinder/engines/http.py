@@ -1,11 +1,11 @@
 """HTTP to one engine server: JSON out, a stream of data lines back, every failure a ChatError.
 
-What the vLLM and SGLang clients share. It must not know: what the data lines mean.
+It must not know: what the data lines mean, which kind of server it is.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -14,7 +14,7 @@ import aiohttp
 from msgspec import Struct
 
 from rejoinder.engines.connections import open_session, reach_end, was_stale
-from rejoinder.engines.wire import DataLines, Delta, Refused, refusal
+from rejoinder.engines.wire import DataLines, DecodeEvent, Refused, refusal
 from rejoinder.errors import ChatError, ProviderFailed, ProviderTimeout
 from rejoinder.types import Counts, EngineFinishReason, Step, TokenIdLogprob
 
@@ -173,7 +173,7 @@ async def steps(
     path: str,
     body: bytes,
     *,
-    read: Callable[[bytes], Delta],
+    read: DecodeEvent,
     prompt_tokens: int,
     counts: Counts,
 ) -> AsyncGenerator[Step, None]:

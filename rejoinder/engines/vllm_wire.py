@@ -7,7 +7,7 @@ It must not know: sockets, time.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec import Struct
 from rejoinder.engines.wire import (
     NOTHING,
     SMALLEST_TOP_P,
+    DecodeEvent,
     Delta,
     Refused,
     is_given,
@@ -44,23 +45,6 @@ PARAMS = {"logprobs": "top_logprobs"}
 """vLLM's names of fields at fault, where ours differ."""
 
 MAX_SALT_LENGTH = 1024
-
-
-class Wire(Protocol):
-    path: str
-
-    def encode(
-        self, request_id: str, model: str, prompt: Prompt, params: SamplingParams
-    ) -> bytes: ...
-
-    def decoder(self, params: SamplingParams) -> "EventDecoder": ...
-
-
-class EventDecoder(Protocol):
-    """Reads the events of one stream. Raises Refused for an error event, ProviderFailed for
-    what cannot be an answer to our request."""
-
-    def __call__(self, payload: bytes) -> Delta: ...
 
 
 # ---------------------------------------------------------------- requests
@@ -204,7 +188,7 @@ class TokensWire:
         body["sampling_params"] = fields
         return msgspec.json.encode(body)
 
-    def decoder(self, params: SamplingParams) -> EventDecoder:
+    def decoder(self, params: SamplingParams) -> DecodeEvent:
         num_top = params.num_top_logprobs
 
         def decode(payload: bytes) -> Delta:
@@ -234,7 +218,7 @@ class CompletionsWire:
         body.update(sampling(params))
         return msgspec.json.encode(body)
 
-    def decoder(self, params: SamplingParams) -> EventDecoder:
+    def decoder(self, params: SamplingParams) -> DecodeEvent:
         num_top = params.num_top_logprobs
 
         def decode(payload: bytes) -> Delta:

@@ -3,8 +3,9 @@
 Pure. It must not know: sockets, time, which server it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -132,6 +133,23 @@ class Delta(Struct, frozen=True):
     num_tokens: int = 0
     finish_reason: EngineFinishReason | None = None
     cached_tokens: int | None = None
+
+
+DecodeEvent: TypeAlias = Callable[[bytes], Delta]
+"""Reads the events of one stream. Raises Refused for an error event, ProviderFailed for what
+cannot be an answer to our request."""
+
+
+class Wire(Protocol):
+    """One endpoint for sequences: how it is asked, how it answers."""
+
+    path: str
+
+    def encode(
+        self, request_id: str, model: str, prompt: Prompt, params: SamplingParams
+    ) -> bytes: ...
+
+    def decoder(self, params: SamplingParams) -> DecodeEvent: ...
 
 
 def ranked(

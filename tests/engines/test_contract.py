@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import pytest
 
 from rejoinder.engines.fleet import Fleet
-from rejoinder.engines.sglang import SglangEngine
-from rejoinder.engines.vllm import VllmEngine
+from rejoinder.engines.remote import RemoteEngine
+from rejoinder.engines.sglang import SGLANG
+from rejoinder.engines.vllm import VLLM
 from rejoinder.types import Grammar
 from tests.engines.contract import CHECKS, Subject
 from tests.engines.fake_sglang import FakeSglang
@@ -34,7 +35,7 @@ def vllm(**options: object) -> Factory:
     @asynccontextmanager
     async def make() -> AsyncIterator[Subject]:
         async with FakeVllm(**options).serve() as server:  # type: ignore[arg-type]
-            engine = VllmEngine(server.url)
+            engine = RemoteEngine(VLLM, server.url)
             await engine.start()
             yield Subject(engine, PROMPT, lambda: server.running, grammar=REGEX, cached_prompt=LONG)
             await engine.close()
@@ -46,7 +47,7 @@ def sglang(**options: object) -> Factory:
     @asynccontextmanager
     async def make() -> AsyncIterator[Subject]:
         async with FakeSglang(**options).serve() as server:  # type: ignore[arg-type]
-            engine = SglangEngine(server.url)
+            engine = RemoteEngine(SGLANG, server.url)
             await engine.start()
             yield Subject(engine, PROMPT, lambda: server.running, grammar=REGEX, cached_prompt=LONG)
             await engine.close()
@@ -66,7 +67,7 @@ async def toy_fleet() -> AsyncIterator[Subject]:
 async def vllm_fleet() -> AsyncIterator[Subject]:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(FakeVllm().serve()) for _ in range(2)]
-        fleet = Fleet({server.url: VllmEngine(server.url) for server in servers})
+        fleet = Fleet({server.url: RemoteEngine(VLLM, server.url) for server in servers})
         await fleet.start()
         yield Subject(
             fleet,
@@ -81,7 +82,7 @@ async def vllm_fleet() -> AsyncIterator[Subject]:
 @asynccontextmanager
 async def real_vllm() -> AsyncIterator[Subject]:
     """SmolLM2 on a real server, as test_real_vllm.py says how to start it."""
-    engine = VllmEngine(os.environ["REJOINDER_VLLM_URL"])
+    engine = RemoteEngine(VLLM, os.environ["REJOINDER_VLLM_URL"])
     await engine.start()
     grammar = Grammar("regex", "[A-Z][a-z]{2,5} [0-9]{3}")
     prompt = await chat_prompt("Write a long story about a lighthouse.")

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from rejoinder.engines.fleet import MAX_MOVES, Fleet
 from rejoinder.engines.http import Timeouts
+from rejoinder.engines.remote import RemoteEngine
 from rejoinder.engines.routing import PrefixIndex
-from rejoinder.engines.sglang import SglangEngine
-from rejoinder.engines.vllm import VllmEngine
+from rejoinder.engines.sglang import SGLANG
+from rejoinder.engines.vllm import VLLM
 from rejoinder.errors import (
     ChatError,
     EngineFailed,
@@ -302,7 +303,7 @@ async def vllm_fleet(
             await stack.enter_async_context(FakeVllm(**options).serve())  # type: ignore[arg-type]
             for _ in range(2)
         ]
-        fleet = Fleet({s.url: VllmEngine(s.url, timeouts=SHORT) for s in servers})
+        fleet = Fleet({s.url: RemoteEngine(VLLM, s.url, timeouts=SHORT) for s in servers})
         await fleet.start()
         try:
             yield fleet, servers
@@ -381,7 +382,7 @@ async def test_sampling_goes_on_by_position_over_sglang() -> None:
     """Servers with deterministic inference: the seed and the position are enough."""
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(FakeSglang().serve()) for _ in range(2)]
-        fleet = Fleet({s.url: SglangEngine(s.url, timeouts=SHORT) for s in servers})
+        fleet = Fleet({s.url: RemoteEngine(SGLANG, s.url, timeouts=SHORT) for s in servers})
         whole = await run(fleet, SAMPLED)
         for after in range(12):
             for replica in fleet._replicas.values():
@@ -397,8 +398,8 @@ async def test_one_server_of_two_is_down_from_the_start() -> None:
     async with FakeVllm().serve() as server:
         fleet = Fleet(
             {
-                "down": VllmEngine("http://127.0.0.1:9", timeouts=SHORT),
-                "up": VllmEngine(server.url, timeouts=SHORT),
+                "down": RemoteEngine(VLLM, "http://127.0.0.1:9", timeouts=SHORT),
+                "up": RemoteEngine(VLLM, server.url, timeouts=SHORT),
             }
         )
         await fleet.start()
@@ -409,7 +410,7 @@ async def test_one_server_of_two_is_down_from_the_start() -> None:
 
 
 async def test_all_servers_are_down() -> None:
-    fleet = Fleet({"down": VllmEngine("http://127.0.0.1:9", timeouts=SHORT)})
+    fleet = Fleet({"down": RemoteEngine(VLLM, "http://127.0.0.1:9", timeouts=SHORT)})
     await fleet.start()
     with pytest.raises(Unavailable):
         _ = fleet.context_length
@@ -706,5 +707,5 @@ async def test_closing_and_cancelling_abort_on_the_replica() -> None:
 async def test_fingerprints() -> None:
     one = fleet_of(ToyEngine(), ToyEngine())
     assert one.fingerprint == "fp_toy"
-    mixed = fleet_of(ToyEngine(), VllmEngine("http://127.0.0.1:9"))
+    mixed = fleet_of(ToyEngine(), RemoteEngine(VLLM, "http://127.0.0.1:9"))
     assert mixed.fingerprint.startswith("fp_") and mixed.fingerprint != "fp_toy"

@@ -15,7 +15,8 @@ import aiohttp
 import pytest
 
 from rejoinder.engines.fleet import Fleet
-from rejoinder.engines.vllm import VllmEngine
+from rejoinder.engines.remote import RemoteEngine
+from rejoinder.engines.vllm import VLLM
 from rejoinder.engines.vllm_wire import CompletionsWire
 from rejoinder.errors import ContextLengthExceeded, InvalidRequest
 from rejoinder.types import Counts, Grammar, Prompt, SamplingParams
@@ -48,8 +49,8 @@ async def running() -> int:
 
 
 @asynccontextmanager
-async def engine() -> AsyncIterator[VllmEngine]:
-    one = VllmEngine(URL)
+async def engine() -> AsyncIterator[RemoteEngine]:
+    one = RemoteEngine(VLLM, URL)
     await one.start()
     yield one
     await one.close()
@@ -101,7 +102,7 @@ async def test_a_replica_killed_at_every_token(fallback: bool) -> None:
     params = SamplingParams(max_tokens=24, temperature=0.0, num_top_logprobs=2)
     prompt = await chat_prompt("Name three colours.")
     async with Cut().open() as cut:
-        first, second = VllmEngine(cut.url), VllmEngine(URL)
+        first, second = RemoteEngine(VLLM, cut.url), RemoteEngine(VLLM, URL)
         for one in (first, second):
             await one.start()
             if fallback:
@@ -148,7 +149,7 @@ async def test_what_cannot_go_on_is_begun_again(params: SamplingParams, fallback
     """vLLM's draws follow from the seed, so another server writes the same once more."""
     prompt = await chat_prompt("Describe Tom, aged 3, as JSON.")
     async with Cut().open() as cut:
-        first, second = VllmEngine(cut.url), VllmEngine(URL)
+        first, second = RemoteEngine(VLLM, cut.url), RemoteEngine(VLLM, URL)
         for one in (first, second):
             await one.start()
             if fallback:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from rejoinder.engines.http import Timeouts
-from rejoinder.engines.sglang import EventDecoder, SglangEngine, encode
+from rejoinder.engines.remote import RemoteEngine
+from rejoinder.engines.sglang import SGLANG, EventDecoder, GenerateWire
 from rejoinder.errors import (
     ChatError,
     InvalidRequest,
@@ -27,9 +28,9 @@ SHORT = Timeouts(connect=1.0, first_token=0.3, between_tokens=0.3)
 
 
 @asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[SglangEngine, FakeSglang]]:
+async def serving(**options: Any) -> AsyncIterator[tuple[RemoteEngine, FakeSglang]]:
     async with FakeSglang(**options).serve() as server:
-        engine = SglangEngine(server.url, timeouts=SHORT)
+        engine = RemoteEngine(SGLANG, server.url, timeouts=SHORT)
         try:
             yield engine, server
         finally:
@@ -53,7 +54,7 @@ def test_the_request_names_every_field_as_sglang_does() -> None:
         tier="priority",
     )
     prompt = Prompt(token_ids=(1, 2, 3), cache_salt="team-a")
-    assert json.loads(encode("r1", prompt, params)) == {
+    assert json.loads(GenerateWire().encode("r1", "m", prompt, params)) == {
         "rid": "r1",
         "input_ids": [1, 2, 3],
         "stream": True,
@@ -80,7 +81,7 @@ def test_the_request_names_every_field_as_sglang_does() -> None:
 
 
 def test_what_is_not_asked_for_is_not_sent() -> None:
-    body = json.loads(encode("r1", Prompt(token_ids=(1,)), GREEDY))
+    body = json.loads(GenerateWire().encode("r1", "m", Prompt(token_ids=(1,)), GREEDY))
     assert body.keys() == {"rid", "input_ids", "stream", "sampling_params"}
     assert body["sampling_params"]["top_k"] == -1
 
@@ -95,7 +96,8 @@ def test_what_is_not_asked_for_is_not_sent() -> None:
 )
 def test_grammars_are_passed_on(grammar: Grammar, expected: dict[str, str]) -> None:
     params = SamplingParams(max_tokens=1, grammar=grammar)
-    sampling = json.loads(encode("r1", Prompt(token_ids=(1,)), params))["sampling_params"]
+    body = json.loads(GenerateWire().encode("r1", "m", Prompt(token_ids=(1,)), params))
+    sampling = body["sampling_params"]
     assert {k: sampling[k] for k in expected} == expected
     assert len({"ebnf", "json_schema", "regex"} & sampling.keys()) == 1
 
@@ -186,7 +188,7 @@ async def test_health_and_start() -> None:
     async with serving() as (engine, _):
         assert await engine.healthy()
         assert engine.context_length == 2048
-        wrong = SglangEngine(engine._server.base_url, model="other")
+        wrong = RemoteEngine(SGLANG, engine._server.base_url, model="other")
         with pytest.raises(ProviderFailed, match="no model 'other'"):
             await wrong.start()
         assert not await wrong.healthy()

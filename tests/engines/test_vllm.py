@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rejoinder.engines.http import Timeouts
-from rejoinder.engines.vllm import VllmEngine
+from rejoinder.engines.remote import RemoteEngine
+from rejoinder.engines.vllm import VLLM
 from rejoinder.engines.vllm_wire import CompletionsWire, TokensWire
 from rejoinder.engines.wire import DataLines, Refused, ranked, refusal
 from rejoinder.errors import (
@@ -38,9 +39,11 @@ SHORT = Timeouts(connect=1.0, first_token=0.3, between_tokens=0.3)
 @asynccontextmanager
 async def serving(
     timeouts: Timeouts = SHORT, model: str = "", **options: Any
-) -> AsyncIterator[tuple[VllmEngine, FakeVllm]]:
+) -> AsyncIterator[tuple[RemoteEngine, FakeVllm]]:
     async with FakeVllm(**options).serve() as server:
-        engine = VllmEngine(server.url, model=model, api_key=server.api_key, timeouts=timeouts)
+        engine = RemoteEngine(
+            VLLM, server.url, model=model, api_key=server.api_key, timeouts=timeouts
+        )
         try:
             yield engine, server
         finally:
@@ -48,7 +51,7 @@ async def serving(
 
 
 async def collect(
-    engine: VllmEngine, params: SamplingParams = GREEDY, counts: Counts | None = None
+    engine: RemoteEngine, params: SamplingParams = GREEDY, counts: Counts | None = None
 ) -> list[Step]:
     steps = engine.generate(Prompt(token_ids=PROMPT), params, counts or Counts())
     return [step async for step in steps]
@@ -206,7 +209,7 @@ async def test_both_endpoints_give_the_same_answer() -> None:
 
 
 async def test_nothing_is_sent_before_it_is_needed() -> None:
-    engine = VllmEngine("http://127.0.0.1:9")
+    engine = RemoteEngine(VLLM, "http://127.0.0.1:9")
     with pytest.raises(Unavailable):
         _ = engine.context_length
     assert engine.endpoint == ""
@@ -225,7 +228,7 @@ async def test_the_models_own_name_is_checked() -> None:
 async def test_configured_context_length_can_only_be_less() -> None:
     async with FakeVllm().serve() as server:
         for configured, expected in ((100, 100), (9999, 2048)):
-            engine = VllmEngine(server.url, context_length=configured)
+            engine = RemoteEngine(VLLM, server.url, context_length=configured)
             await engine.start()
             assert engine.context_length == expected
             await engine.close()
@@ -234,7 +237,7 @@ async def test_configured_context_length_can_only_be_less() -> None:
 async def test_keys_are_sent_and_a_wrong_one_is_not_the_clients_fault() -> None:
     async with serving(api_key="k1") as (engine, server):
         assert await collect(engine)
-        wrong = VllmEngine(server.url, api_key="k2")
+        wrong = RemoteEngine(VLLM, server.url, api_key="k2")
         with pytest.raises(ProviderFailed, match="refused the key"):
             await collect(wrong)
         await wrong.close()
@@ -242,7 +245,7 @@ async def test_keys_are_sent_and_a_wrong_one_is_not_the_clients_fault() -> None:
 
 async def test_a_base_url_with_v1_works_too() -> None:
     async with FakeVllm().serve() as server:
-        engine = VllmEngine(server.url + "/v1/")
+        engine = RemoteEngine(VLLM, server.url + "/v1/")
         assert ids(await collect(engine))
         await engine.close()
 
@@ -262,7 +265,7 @@ async def test_health() -> None:
         assert await engine.healthy()
         server.healthy = False
         assert not await engine.healthy()
-    nobody = VllmEngine("http://127.0.0.1:9", timeouts=SHORT)
+    nobody = RemoteEngine(VLLM, "http://127.0.0.1:9", timeouts=SHORT)
     assert not await nobody.healthy()
     await nobody.close()
 
@@ -408,14 +411,14 @@ async def test_a_refused_grammar_names_its_field() -> None:
 
 
 async def test_nobody_there() -> None:
-    engine = VllmEngine("http://127.0.0.1:9", timeouts=SHORT)
+    engine = RemoteEngine(VLLM, "http://127.0.0.1:9", timeouts=SHORT)
     with pytest.raises(ProviderFailed):
         await collect(engine)
     await engine.close()
 
 
 @asynccontextmanager
-async def speaking(answered: bytes | None) -> AsyncIterator[VllmEngine]:
+async def speaking(answered: bytes | None) -> AsyncIterator[RemoteEngine]:
     """A server of its own kind: the same bytes to whatever is asked, or never a byte."""
     writers = []
 
@@ -430,7 +433,7 @@ async def speaking(answered: bytes | None) -> AsyncIterator[VllmEngine]:
     async with asyncio.timeout(5):
         server = await asyncio.start_server(reply, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        engine = VllmEngine(f"http://127.0.0.1:{port}", timeouts=SHORT)
+        engine = RemoteEngine(VLLM, f"http://127.0.0.1:{port}", timeouts=SHORT)
         try:
             yield engine
         finally:
@@ -599,7 +602,7 @@ async def test_a_replica_sends_us_nowhere_else() -> None:
     async with FakeVllm().serve() as server:
         listener = await asyncio.start_server(send_on, "127.0.0.1", 0)
         async with listener:
-            engine = VllmEngine(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+            engine = RemoteEngine(VLLM, f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
             assert not await engine.healthy()
             await engine.close()
 

@@ -182,7 +182,7 @@ class Simulated:
     context_length = 4096
     fingerprint = "fp_simulated"
 
-    def __init__(self, url: str, **_: Any) -> None:
+    def __init__(self, kind: Any, url: str, **_: Any) -> None:
         self.url = url
 
     async def healthy(self) -> bool:
@@ -248,7 +248,7 @@ class Client:
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setattr("rejoinder.engines.vllm.VllmEngine", Simulated)
+    monkeypatch.setattr("rejoinder.engines.remote.RemoteEngine", Simulated)
     monkeypatch.setattr(building, "new_call_id", lambda: f"call_{next(CALL_IDS)}")
     SPELLING.save(tmp_path)
     config = parse(

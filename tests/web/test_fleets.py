@@ -8,7 +8,8 @@ from typing import Any
 from rejoinder.building import _FleetReplicas
 from rejoinder.dialects import OPENAI
 from rejoinder.engines.fleet import Fleet
-from rejoinder.engines.vllm import VllmEngine
+from rejoinder.engines.remote import RemoteEngine
+from rejoinder.engines.vllm import VLLM
 from rejoinder.service.accounts import Accounts
 from rejoinder.web.fleets import Fleets
 from rejoinder.web.middleware import Front
@@ -147,7 +148,7 @@ async def test_two_requests_do_not_remove_each_others_last_replica() -> None:
     front = Front(
         authenticate=accounts.authenticate, new_request_id=lambda: "r", on_answer=lambda _: None
     )
-    fleets = Fleets(front, {"m": _FleetReplicas(fleet, VllmEngine)})
+    fleets = Fleets(front, {"m": _FleetReplicas(fleet, lambda url: RemoteEngine(VLLM, url))})
     statuses: list[int] = []
 
     async def remove(url: str) -> None:
