@@ -7,8 +7,8 @@ It serves a small model with `--enable-scale-out --enable-prompt-tokens-details 
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,7 +20,7 @@ from rejoinder.engines.vllm import VLLM
 from rejoinder.engines.vllm_wire import CompletionsWire
 from rejoinder.errors import ContextLengthExceeded, InvalidRequest
 from rejoinder.types import Counts, Grammar, Prompt, SamplingParams
-from tests.engines.contract import answer
+from tests.engines.contract import Answer, answer
 
 URL = os.environ.get("REJOINDER_VLLM_URL", "")
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -49,9 +49,12 @@ async def running() -> int:
 
 
 @asynccontextmanager
-async def engine() -> AsyncIterator[RemoteEngine]:
-    one = RemoteEngine(VLLM, URL)
+async def engine(url: str = URL, *, completions: bool = False) -> AsyncIterator[RemoteEngine]:
+    """`completions`: over `/v1/completions`, whatever else there is."""
+    one = RemoteEngine(VLLM, url)
     await one.start()
+    if completions:
+        one._wire = CompletionsWire()
     yield one
     await one.close()
 
@@ -97,19 +100,23 @@ class Cut:
             await requests.drain()
 
 
-@pytest.mark.parametrize("fallback", [False, True])
-async def test_a_replica_killed_at_every_token(fallback: bool) -> None:
-    params = SamplingParams(max_tokens=24, temperature=0.0, num_top_logprobs=2)
-    prompt = await chat_prompt("Name three colours.")
-    async with Cut().open() as cut:
-        first, second = RemoteEngine(VLLM, cut.url), RemoteEngine(VLLM, URL)
-        for one in (first, second):
-            await one.start()
-            if fallback:
-                one._wire = CompletionsWire()
+async def cut_answers(
+    prompt: tuple[int, ...],
+    params: SamplingParams,
+    cuts: Callable[[int], range],
+    *,
+    completions: bool,
+) -> AsyncGenerator[tuple[Answer, Answer, int], None]:
+    """The whole answer, and that of a fleet whose first replica is lost after so many events of
+    it: the same tokens, and how often it went on elsewhere. `cuts` is given their number."""
+    async with (
+        Cut().open() as cut,
+        engine(cut.url, completions=completions) as first,
+        engine(completions=completions) as second,
+    ):
         whole = await answer(second, prompt, params)
         assert len(whole.token_ids) > 5
-        for after in range(1, len(whole.token_ids) + 2):
+        for after in cuts(len(whole.token_ids)):
             fleet = Fleet({"cut": first, "whole": second})
             fleet._replicas["whole"].sequences = 1
             cut.after = after
@@ -117,10 +124,18 @@ async def test_a_replica_killed_at_every_token(fallback: bool) -> None:
             assert got.token_ids == whole.token_ids, after
             assert got.finish_reason == whole.finish_reason
             assert got.counts.completion_tokens == whole.counts.completion_tokens
+            yield whole, got, fleet.num_moves
+
+
+@pytest.mark.parametrize("completions", [False, True])
+async def test_a_replica_killed_at_every_token(completions: bool) -> None:
+    params = SamplingParams(max_tokens=24, temperature=0.0, num_top_logprobs=2)
+    prompt = await chat_prompt("Name three colours.")
+    made = cut_answers(prompt, params, lambda n: range(1, n + 2), completions=completions)
+    async with aclosing(made) as answers:
+        async for whole, got, _ in answers:
             for mine, theirs in zip(got.logprobs, whole.logprobs, strict=True):
                 assert mine.logprob == pytest.approx(theirs.logprob, abs=2e-3)
-        await first.close()
-        await second.close()
 
 
 SCHEMA = (
@@ -129,7 +144,7 @@ SCHEMA = (
 )
 
 
-@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("completions", [False, True])
 @pytest.mark.parametrize(
     "params",
     [
@@ -145,28 +160,13 @@ SCHEMA = (
         SamplingParams(max_tokens=16, temperature=1.0, seed=6, presence_penalty=1.0),
     ],
 )
-async def test_what_cannot_go_on_is_begun_again(params: SamplingParams, fallback: bool) -> None:
+async def test_what_cannot_go_on_is_begun_again(params: SamplingParams, completions: bool) -> None:
     """vLLM's draws follow from the seed, so another server writes the same once more."""
     prompt = await chat_prompt("Describe Tom, aged 3, as JSON.")
-    async with Cut().open() as cut:
-        first, second = RemoteEngine(VLLM, cut.url), RemoteEngine(VLLM, URL)
-        for one in (first, second):
-            await one.start()
-            if fallback:
-                one._wire = CompletionsWire()
-        whole = await answer(second, prompt, params)
-        assert len(whole.token_ids) > 5
-        for after in range(1, len(whole.token_ids), 3):
-            fleet = Fleet({"cut": first, "whole": second})
-            fleet._replicas["whole"].sequences = 1
-            cut.after = after
-            got = await answer(fleet, prompt, params)
-            assert got.token_ids == whole.token_ids, after
-            assert got.finish_reason == whole.finish_reason
-            assert got.counts.completion_tokens == whole.counts.completion_tokens
-            assert fleet.num_moves == 1
-        await first.close()
-        await second.close()
+    made = cut_answers(prompt, params, lambda n: range(1, n, 3), completions=completions)
+    async with aclosing(made) as answers:
+        async for _, _, num_moves in answers:
+            assert num_moves == 1
 
 
 async def test_closing_frees_the_server() -> None:
@@ -214,10 +214,9 @@ async def test_a_special_token_in_a_lark_grammar() -> None:
 async def test_both_endpoints_agree() -> None:
     params = SamplingParams(max_tokens=12, temperature=1.5, seed=11, num_top_logprobs=3)
     prompt = await chat_prompt("Say something surprising.")
-    async with engine() as one:
+    async with engine() as one, engine(completions=True) as other:
         tokens = await answer(one, prompt, params)
-        one._wire = CompletionsWire()
-        completions = await answer(one, prompt, params)
+        completions = await answer(other, prompt, params)
     assert tokens.token_ids == completions.token_ids
     for mine, theirs in zip(tokens.logprobs, completions.logprobs, strict=True):
         assert min(mine.rank, 21) == theirs.rank

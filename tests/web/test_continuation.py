@@ -18,19 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
 from rejoinder import building
-from rejoinder.config import parse
 from rejoinder.errors import EngineFailed
 from rejoinder.testing import running_server
 from rejoinder.types import Counts, Prompt, SamplingParams, Step, TokenIdLogprob
 from tests.web import wire
+from tests.web.fleet import byte_level, fleet_config
 
 NUM_ANSWERS = 100
-SPECIAL = ("<unk>", "<s>", "</s>")
-TEMPLATE = "<s>{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 WORDS = [
     "Zoë",
     "river",
@@ -45,7 +41,6 @@ WORDS = [
     "日本語",
     "…",
 ]
-BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 @dataclass(frozen=True)
@@ -131,34 +126,22 @@ CASES = [case(seed) for seed in range(NUM_ANSWERS)]
 
 
 class Spelling:
-    """A vocabulary of all bytes and all pieces, as the folder of a model has it."""
+    """A vocabulary of all bytes and all pieces, which the byte level spells in characters."""
 
     def __init__(self) -> None:
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
         spelled = {byte: chr(byte) for byte in plain}
         others = (byte for byte in range(256) if byte not in spelled)
         spelled |= {byte: chr(256 + number) for number, byte in enumerate(others)}
-        pieces = {piece for one in CASES for piece in one.pieces}
-        texts = ["".join(spelled[byte] for byte in piece) for piece in sorted(pieces)]
-        names = list(dict.fromkeys([*SPECIAL, *alphabet, *texts]))
-        vocabulary = {text: number for number, text in enumerate(names)}
-        self._ids = {
-            piece: vocabulary["".join(spelled[byte] for byte in piece)] for piece in pieces
-        }
+        pieces = sorted({piece for one in CASES for piece in one.pieces})
+        words = ["".join(spelled[byte] for byte in piece) for piece in pieces]
+        self.tokenizer = byte_level(words)
+        vocabulary = self.tokenizer.get_vocab()
+        self._ids = {piece: vocabulary[word] for piece, word in zip(pieces, words, strict=True)}
         self.end = vocabulary["</s>"]
-        self._tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=SPECIAL[0]))
-        self._tokenizer.pre_tokenizer = BYTES
-        self._tokenizer.decoder = decoders.ByteLevel()
-        self._tokenizer.add_special_tokens(list(SPECIAL))
 
     def ids(self, pieces: tuple[bytes, ...]) -> tuple[int, ...]:
         return tuple(self._ids[piece] for piece in pieces)
-
-    def save(self, folder: Path) -> None:
-        self._tokenizer.save(str(folder / "tokenizer.json"))
-        described = {"chat_template": TEMPLATE, "bos_token": "<s>", "eos_token": "</s>"}
-        (folder / "tokenizer_config.json").write_text(json.dumps(described))
 
 
 SPELLING = Spelling()
@@ -250,20 +233,15 @@ class Client:
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr("rejoinder.engines.remote.RemoteEngine", Simulated)
     monkeypatch.setattr(building, "new_call_id", lambda: f"call_{next(CALL_IDS)}")
-    SPELLING.save(tmp_path)
-    config = parse(
-        f"""
+    config = fleet_config(
+        SPELLING.tokenizer,
+        tmp_path,
+        ("http://one", "http://two"),
+        more="""
         [server]
         extra_parameters = "accept"
         openai_reasoning = "reasoning_content"
-        [[models]]
-        id = "m"
-        backend = "vllm"
-        replicas = ["http://one", "http://two"]
-        tokenizer = "{tmp_path}"
-        tool_format = "hermes"
-        reasoning_format = "qwen3"
-        """
+        """,
     )
     with running_server(config) as server:
         client = Client(server.port)

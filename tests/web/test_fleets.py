@@ -16,7 +16,7 @@ from rejoinder.web.middleware import Front
 from tests.engines.fake_vllm import FakeVllm
 from tests.engines.toy_model import ToyEngine
 from tests.web import wire
-from tests.web.test_fleet_served import Served, seen, served
+from tests.web.fleet import Served, seen, served
 
 KEYS = "".join(
     f'[[keys]]\nkey_sha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n'
