@@ -100,16 +100,14 @@ class Server:
     async def _open(self, path: str, body: bytes, deadline: float) -> aiohttp.ClientResponse:
         """The response's head. A kept connection that the server has just closed is no failure
         of the server: one more try with another."""
-        for last in (False, True):
-            try:
-                async with _failures(deadline, "its answer"):
-                    return await self._client().post(
-                        self.base_url + path, data=body, allow_redirects=False
-                    )
-            except _Stale:
-                if last:
-                    raise
-        raise AssertionError("unreachable")
+        try:
+            return await self._post(path, body, deadline)
+        except _Stale:
+            return await self._post(path, body, deadline)
+
+    async def _post(self, path: str, body: bytes, deadline: float) -> aiohttp.ClientResponse:
+        async with _failures(deadline, "its answer"):
+            return await self._client().post(self.base_url + path, data=body, allow_redirects=False)
 
     async def _whole(self, method: str, path: str, body: bytes | None) -> bytes:
         deadline = asyncio.get_running_loop().time() + self.timeouts.first_token

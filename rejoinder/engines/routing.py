@@ -33,7 +33,6 @@ compute the last one again."""
 TOKENS_PER_SEQUENCE = 256
 """How many tokens of prefill one more running sequence is worth when replicas are compared."""
 
-
 MAX_EXTRA_SEQUENCES = 4
 """How much busier than the least busy replica a cache key's home may be."""
 

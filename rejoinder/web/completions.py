@@ -132,11 +132,11 @@ class Completions(Generic[S]):
             else:
                 await self._unary(exchange, options, answer, sample)
 
-    def _answering(self, asked: "_Asked") -> "_Answering[S]":
+    def _answering(self, asked: _Asked) -> "_Answering[S]":
         """One admitted request, and what is to be noted of it at its end."""
         return _Answering(asked, open=self._open, checks=self._checks)
 
-    async def _open(self, asked: "_Asked") -> Answer:
+    async def _open(self, asked: _Asked) -> Answer:
         exchange, decoded = asked.exchange, asked.decoded
         answer = await self._service.open(
             decoded,
@@ -192,7 +192,7 @@ class Completions(Generic[S]):
 
     # ------------------------------------------------------------ streams that can be resumed
 
-    async def _stream_kept(self, asked: "_Asked", streams: Streams) -> None:
+    async def _stream_kept(self, asked: _Asked, streams: Streams) -> None:
         """A stream that is made in a task of its own: it goes on when the client leaves."""
         exchange = asked.exchange
         stream = streams.start(
@@ -220,7 +220,7 @@ class Completions(Generic[S]):
         with self._drain.running(sending.fail):
             await sending.send(exchange.receive, exchange.send)
 
-    async def _owned_frames(self, asked: "_Asked") -> AsyncGenerator[bytes, None]:
+    async def _owned_frames(self, asked: _Asked) -> AsyncGenerator[bytes, None]:
         """The frames of a request that is open as long as they are made. The first is empty."""
         async with self._answering(asked) as (answer, sample):
             yield b""

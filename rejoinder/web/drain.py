@@ -17,7 +17,6 @@ class Drain:
 
     def __init__(self) -> None:
         self._open = True
-        self._failure: str | None = None
         self._aborts: dict[object, Callable[[ChatError], None]] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -25,10 +24,6 @@ class Drain:
     @property
     def is_open(self) -> bool:
         return self._open
-
-    @property
-    def num_running(self) -> int:
-        return len(self._aborts)
 
     def require_open(self) -> None:
         """Raises Unavailable once the server is stopping."""

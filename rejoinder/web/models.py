@@ -44,7 +44,7 @@ class ModelList:
         await exchange.reply_json(describe_deepinfra(name, self._models.resolve(name).info))
 
 
-def shape_of(exchange: Exchange) -> "Callable[[str, ModelInfo], Row]":
+def shape_of(exchange: Exchange) -> Callable[[str, ModelInfo], Row]:
     return _SHAPES[exchange.dialect.name]
 
 

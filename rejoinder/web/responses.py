@@ -83,8 +83,8 @@ class FrameStream:
     """Sends frames as they are made.
 
     `frames` yields bytes; b"" means that something happened but there is nothing to show.
-    `render_error(error) -> (status, body) | None` turns an exception of `frames` into an answer
-    before the first byte; `error_frames(error)` into the last bytes after it.
+    `render_error(error)` turns an exception of `frames` into status, body and headers of an
+    answer before the first byte; `error_frames(error)` into the last bytes after it.
     """
 
     __slots__ = (

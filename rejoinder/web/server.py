@@ -295,6 +295,5 @@ def make_server(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(grace_seconds) + 5,
         backlog=2048,
-        h11_max_incomplete_event_size=65536,
     )
     return ChatServer(config, on_stop)
