@@ -74,6 +74,14 @@ class Record(Struct, kw_only=True):
     meter: Meter | None = None
     """Its counts while it runs; `usage` has the final ones."""
 
+    @property
+    def seconds_per_token(self) -> float | None:
+        """The mean time between completion tokens after the first; None with fewer than two."""
+        num_tokens = self.usage.completion_tokens
+        if self.first_event_seconds is None or num_tokens < 2:
+            return None
+        return (self.total_seconds - self.first_event_seconds) / (num_tokens - 1)
+
 
 class Observer(Protocol):
     """Who is told of every admitted request, once at its start and once at its end."""

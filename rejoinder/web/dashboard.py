@@ -14,7 +14,6 @@ from random import Random
 
 from msgspec import Struct, field
 
-from rejoinder.errors import PermissionDenied
 from rejoinder.service.chat import Record
 from rejoinder.service.ledger import Ledger
 from rejoinder.types import Usage
@@ -173,11 +172,10 @@ class Dashboard:
         step.statuses[record.status] += 1
         if record.error is not None:
             step.errors[record.error] += 1
-        first, num_tokens = record.first_event_seconds, record.usage.completion_tokens
-        if first is not None:
-            step.first_token.add(first)
-            if num_tokens > 1:
-                step.per_token.add((record.total_seconds - first) / (num_tokens - 1))
+        if record.first_event_seconds is not None:
+            step.first_token.add(record.first_event_seconds)
+        if record.seconds_per_token is not None:
+            step.per_token.add(record.seconds_per_token)
 
     def _count(self, seen: _Seen, usage: Usage) -> None:
         for kind, number in TOKEN_KINDS.items():
@@ -318,12 +316,9 @@ class DashboardData:
         self._dashboard = dashboard
 
     async def show(self, exchange: Exchange) -> None:
-        account = await self._front.require_account(exchange)
-        if not account.admin:
-            raise PermissionDenied(
-                "The dashboard is about the whole server: it needs an admin key.",
-                code="admin_key_required",
-            )
+        await self._front.require_admin(
+            exchange, "The dashboard is about the whole server: it needs an admin key."
+        )
         exchange.headers["cache-control"] = "no-store"
         await exchange.reply_json(await self._dashboard.snapshot())
 

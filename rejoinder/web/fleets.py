@@ -96,12 +96,9 @@ class Fleets:
     # ------------------------------------------------------------ parts
 
     async def _require_admin(self, exchange: Exchange) -> None:
-        account = await self._front.require_account(exchange)
-        if not account.admin:
-            raise PermissionDenied(
-                "Fleets are about the whole server: they need an admin key.",
-                code="admin_key_required",
-            )
+        await self._front.require_admin(
+            exchange, "Fleets are about the whole server: they need an admin key."
+        )
 
     def _fleet(self, exchange: Exchange) -> Replicas:
         name = exchange.path_parameters["model"]

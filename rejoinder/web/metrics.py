@@ -154,10 +154,8 @@ class Metrics:
         self._request(model, tier).observe(record.total_seconds)
         if record.first_event_seconds is not None:
             self._first_token(model, tier).observe(record.first_event_seconds)
-            if usage.completion_tokens > 1:
-                rest = record.total_seconds - record.first_event_seconds
-                per_token = rest / (usage.completion_tokens - 1)
-                self._per_token(model, tier).observe(per_token)
+        if record.seconds_per_token is not None:
+            self._per_token(model, tier).observe(record.seconds_per_token)
 
     def answered(self, exchange: Exchange) -> None:
         self._http(str(exchange.status)).inc()

@@ -18,6 +18,7 @@ from rejoinder.errors import (
     EngineFailed,
     MethodNotAllowed,
     NotFound,
+    PermissionDenied,
 )
 from rejoinder.service.accounts import Account
 from rejoinder.web.requests import header
@@ -78,8 +79,10 @@ class Exchange:
 
     def head(self, more: Headers | None = None) -> dict[str, str]:
         """The headers of the answer: the ones of every answer and these (R209, R210)."""
-        elapsed = round((time.perf_counter() - self.started) * 1000)
-        head = {"openai-processing-ms": str(elapsed), "openai-version": "2020-10-01"}
+        head = {
+            "openai-processing-ms": str(round(self.elapsed * 1000)),
+            "openai-version": "2020-10-01",
+        }
         if self.account is not None:
             head["openai-organization"] = self.account.id
         return {**head, **self.headers, **(more or {})}
@@ -144,6 +147,12 @@ class Front:
         exchange.account = account
         return account
 
+    async def require_admin(self, exchange: Exchange, refusal: str) -> None:
+        """An admin asks, as everybody is where no key exists. Raises PermissionDenied."""
+        account = await self.require_account(exchange)
+        if not account.admin:
+            raise PermissionDenied(refusal, code="admin_key_required")
+
     async def run(
         self, answer: Answerer, dialect: Dialect, scope: Scope, receive: Client, send: Send
     ) -> None:
@@ -172,7 +181,7 @@ class Front:
             "method": exchange.scope["method"],
             "path": exchange.scope["path"][:200],
             "status": exchange.status,
-            "ms": round((time.perf_counter() - exchange.started) * 1000, 1),
+            "ms": round(exchange.elapsed * 1000, 1),
             "account": exchange.account.id if exchange.account else None,
             **exchange.fields,
         }

@@ -86,9 +86,8 @@ class Tracing:
         self._duration.record(record.total_seconds, {**common, **failed})
         if record.first_event_seconds is not None:
             self._first.record(record.first_event_seconds, common)
-            if usage.completion_tokens > 1:
-                rest = record.total_seconds - record.first_event_seconds
-                self._per_token.record(rest / (usage.completion_tokens - 1), common)
+        if record.seconds_per_token is not None:
+            self._per_token.record(record.seconds_per_token, common)
 
 
 def _common(record: Record) -> Mapping[str, str]:
