@@ -164,9 +164,8 @@ class KeptStream:
             raise _no_longer_kept()
         if self._wake is not None:
             self._wake.set()
-        if self._expiry is not None:
-            self._expiry.cancel()
         self._wake = mine = asyncio.Event()
+        self._expire_later()  # a reader that is closed before its first step never leaves
         return self._read(number, mine)
 
     def has_all(self, number: int) -> bool:
@@ -176,6 +175,8 @@ class KeptStream:
     # ------------------------------------------------------------ reading
 
     async def _read(self, at: int, mine: asyncio.Event) -> AsyncGenerator[bytes, None]:
+        if self._wake is mine and self._expiry is not None:
+            self._expiry.cancel()
         try:
             while True:
                 mine.clear()
@@ -199,8 +200,13 @@ class KeptStream:
     def _leave(self, mine: asyncio.Event) -> None:
         if self._wake is mine:
             self._wake = None
-            loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(self._keep_seconds, self.expire)
+            self._expire_later()
+
+    def _expire_later(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(self._keep_seconds, self.expire)
 
     # ------------------------------------------------------------ making
 

@@ -275,6 +275,28 @@ async def test_leaving_for_too_long_ends_the_work() -> None:
         streams.find("a", f"{stream.token}-1")
 
 
+async def test_a_reader_that_never_reads_does_not_keep_the_work() -> None:
+    """A client that has left by the time its first event is made: nothing is ever read."""
+    streams = Streams(keep_seconds=0.05, stream_bytes=1000)
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b"data: x\n\n"
+                await asyncio.sleep(0.001)
+        finally:
+            ended.set()
+
+    stream = start(streams, endless())
+    await stream.begun()
+    reader = stream.read_after(0)
+    await reader.aclose()
+    await asyncio.wait_for(ended.wait(), 1)
+    with pytest.raises(NotFound):
+        streams.find("a", f"{stream.token}-1")
+
+
 async def test_memory_is_bounded_over_all_streams() -> None:
     streams = Streams(keep_seconds=60, stream_bytes=10_000, all_bytes=50_000)
     kept = []
