@@ -120,7 +120,7 @@ class CompletionStore:
         position = sa.tuple_(table.c.created, table.c.seq)
         async with self._database.reading() as connection:
             if after is not None:
-                last = await self._row(connection, account, after)
+                last = await self._row(connection, account, after, param="after")
                 mark = sa.tuple_(sa.literal(last.created), sa.literal(last.seq))
                 query = query.where(position > mark if order == "asc" else position < mark)
             columns = (table.c.created, table.c.seq)
@@ -183,7 +183,12 @@ class CompletionStore:
         return self._clock() - self._retention_seconds
 
     async def _row(
-        self, connection: AsyncConnection, account: str, completion_id: str
+        self,
+        connection: AsyncConnection,
+        account: str,
+        completion_id: str,
+        *,
+        param: str | None = None,
     ) -> "sa.Row[tuple[object, ...]]":
         table = db.completions
         query = sa.select(table).where(
@@ -196,6 +201,7 @@ class CompletionStore:
             raise NotFound(
                 f"No stored completion with the id '{completion_id}' was found.",
                 code="completion_not_found",
+                param=param,
             )
         return row
 

@@ -15,6 +15,12 @@ BODY_SECONDS = 60.0
 
 GZIP = 16 + zlib.MAX_WBITS
 
+MAX_GZIP_MEMBERS = 1000
+"""A body is one member, of some tools several; each costs more than its few bytes."""
+
+PIECE_BYTES = 64 * 1024
+"""What is decompressed at once: what follows a member is copied at its end."""
+
 
 def header(scope: Any, name: bytes) -> str | None:
     """The first value of a header, or None."""
@@ -64,21 +70,29 @@ async def _read(receive: Receive, max_bytes: int) -> bytes:
 
 
 def _gunzip(raw: bytes, max_bytes: int) -> bytes:
-    """Decompresses at most max_bytes, so that a small body cannot become a huge one."""
-    parts, size = [], 0
+    """Decompresses at most max_bytes, so that a small body cannot become a huge one; in time that
+    is linear in it, however many members it is made of."""
+    parts: list[bytes] = []
+    size = at = 0
     try:
-        while raw:
+        for _ in range(MAX_GZIP_MEMBERS):
+            if at >= len(raw):
+                return b"".join(parts)
             stream = zlib.decompressobj(GZIP)
-            part = stream.decompress(raw, max_bytes - size + 1)
-            size += len(part)
-            if size > max_bytes:
-                raise _too_large(max_bytes)
-            if not stream.eof:
-                raise zlib.error("truncated")
-            parts.append(part)
-            raw = stream.unused_data
+            while not stream.eof:
+                piece = raw[at : at + PIECE_BYTES]
+                if not piece:
+                    raise zlib.error("truncated")
+                part = stream.decompress(piece, max_bytes - size + 1)
+                size += len(part)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                parts.append(part)
+                at += len(piece) - len(stream.unused_data)
     except zlib.error:
         raise InvalidRequest("The request body is not valid gzip data.") from None
+    if at < len(raw):
+        raise InvalidRequest(f"The gzip data has more than {MAX_GZIP_MEMBERS} members.")
     return b"".join(parts)
 
 

@@ -69,10 +69,13 @@ class ChatProtocol(HttpToolsProtocol):
         self._refuse(400, "This is no valid HTTP request.")
 
     def _refuse(self, status: int, text: str) -> None:
-        """Ends the connection with an error, unless an answer is under way."""
+        """Ends the connection with an error, unless an answer is under way, or another request
+        is to be answered first. What broke may be the body that the newest request waits for."""
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
+        cycle = self.cycle
+        is_free = cycle is None or cycle.response_complete
+        if is_free or (cycle.more_body and not cycle.response_started and not self.pipeline):
             error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
             body = msgspec.json.encode({"error": error})
             headers = (

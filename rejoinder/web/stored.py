@@ -171,12 +171,12 @@ class Query:
         return self._values.get(name)
 
     def limit(self) -> int:
-        text = self._values.get("limit", "20")
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_LIMIT:
+        limit = _natural(self._values.get("limit", "20"))
+        if limit is None or not 1 <= limit <= MAX_LIMIT:
             raise InvalidParameter(
                 f"Invalid 'limit': expected an integer from 1 to {MAX_LIMIT}.", param="limit"
             )
-        return int(text)
+        return limit
 
     def order(self) -> Literal["asc", "desc"]:
         match self._values.get("order", "asc"):
@@ -237,6 +237,12 @@ def _ordinal(after: str | None, completion_id: str) -> int | None:
     if after is None:
         return None
     prefix, _, number = after.rpartition("-")
-    if prefix != completion_id or not number.isdigit():
+    ordinal = _natural(number)
+    if prefix != completion_id or ordinal is None:
         raise NotFound(f"No message with the id '{after[:100]}'.", param="after")
-    return int(number)
+    return ordinal
+
+
+def _natural(text: str) -> int | None:
+    """A number of a few ASCII digits, as any client of ours writes it; None for all else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

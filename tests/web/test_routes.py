@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from rejoinder.errors import InvalidRequest
 from rejoinder.testing import TestServer, scripted_server
+from rejoinder.web.requests import _gunzip
 from tests.web import wire
 from tests.web.wire import PATHS, chat, request
 
@@ -204,6 +206,29 @@ def test_gzip_bodies(server: TestServer) -> None:
         assert request(server.port, "POST", PATHS["openai"], broken, headers).status == 400
 
 
+def test_gzip_members(server: TestServer) -> None:
+    """Several members are one body (RFC 1952, 2.2), as some tools write it."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    headers = {**bearer(), "Content-Encoding": "gzip"}
+    cut = b"".join(gzip.compress(body[i : i + 7]) for i in range(0, len(body), 7))
+    assert request(server.port, "POST", PATHS["openai"], cut, headers).status == 200
+    # More than one piece of what is decompressed at once, and members that end within one.
+    long = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi" * 20}]}).encode()
+    for level in (0, 9):
+        pieces = (b" " * 40_000, long[:30], long[30:], b" " * 50_000)
+        raw = b"".join(gzip.compress(piece, level) for piece in pieces)
+        assert request(server.port, "POST", PATHS["openai"], raw, headers).status == 200
+
+
+def test_gzip_members_without_number_are_no_work() -> None:
+    """Each empty member once cost a copy of all that followed it."""
+    raw = gzip.compress(b"") * 100_000
+    started = time.perf_counter()
+    with pytest.raises(InvalidRequest, match="members"):
+        _gunzip(raw, MAX_BODY)
+    assert time.perf_counter() - started < 0.5
+
+
 def test_a_small_gzip_body_cannot_become_a_huge_one(server: TestServer) -> None:
     bomb = gzip.compress(b" " * 50_000_000)
     assert len(bomb) < MAX_BODY
@@ -305,6 +330,24 @@ def test_stored_completions(server: TestServer) -> None:
     assert get(f"/{ids[0]}").status == 404
     for query, param in (("?limit=0", "limit"), ("?limit=x", "limit"), ("?order=up", "order")):
         assert get(query).json["error"]["param"] == param
+    assert get("?after=nope").json["error"]["param"] == "after"
+
+
+NO_NUMBERS = ("", "-1", "+1", "1e1", "0x1", "%C2%B2", "%D9%A3", "1" * 5000, "0" * 8 + "1999", "1.0")
+"""Among them what `str.isdigit` calls digits and what `int` refuses to read."""
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS)
+def test_numbers_of_queries(server: TestServer, number: str) -> None:
+    stored = chat(server.port, headers=bearer(), store=True).json["id"]
+    base = "/v1/chat/completions"
+    for path, status, param in (
+        (f"{base}?limit={number}", 400, "limit"),
+        (f"{base}/{stored}/messages?limit={number}", 400, "limit"),
+        (f"{base}/{stored}/messages?after={stored}-{number}", 404, "after"),
+    ):
+        answer = request(server.port, "GET", path, headers=bearer())
+        assert (answer.status, answer.json["error"]["param"]) == (status, param), path
 
 
 # ---------------------------------------------------------------- moderation

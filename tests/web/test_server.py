@@ -114,6 +114,7 @@ async def test_what_closes_has_said_everything() -> None:
 
 
 FINE = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize("before", [b"", FINE])
@@ -127,6 +128,9 @@ FINE = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
         (b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 3_000_000, 431, "larger than 65536"),
         (b"GET /" + b"a" * 3_000_000, 431, "larger than 65536"),
         (b"GET / HTTP/1.1\r\n" + b"X-Many: a\r\n" * 100_000, 431, "larger than 65536"),
+        (CHUNKED + b"zz\r\n", 400, "valid HTTP"),
+        (CHUNKED + b"2\r\n{}\r\n0\r\nContent-Length: 5\r\n\r\n", 400, "valid HTTP"),
+        (CHUNKED + b"2\r\n{}tail\r\n", 400, "valid HTTP"),
     ],
 )
 def test_what_is_no_request_gets_an_error_as_json(
