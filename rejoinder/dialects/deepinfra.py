@@ -4,6 +4,7 @@ There is no null in an answer; an absent value is an absent key. This module mus
 backends, engines.
 """
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Literal, assert_never
@@ -40,6 +41,8 @@ _STATUS_OF: dict[type[ChatError], int] = {InvalidParameter: 422, QuotaExceeded: 
 
 _PROFILE = Profile("deepinfra")
 
+_INDEX = re.compile(r"\.?\[(\d+)\]")
+
 
 class DeepInfra:
     name: DialectName = "deepinfra"
@@ -71,7 +74,13 @@ class DeepInfra:
     def encode_error(self, error: ChatError) -> tuple[int, bytes]:
         is_invalid = isinstance(error, InvalidParameter)
         status = _STATUS_OF.get(type(error), error.status)
-        return status, encoding.error_body(error, None if is_invalid else error.code)
+        code = None if is_invalid else error.code
+        return status, encoding.error_body(error, code=code, param=_dotted(error.param))
+
+
+def _dotted(param: str | None) -> str | None:
+    """`messages.3.content`, also where the core, which knows no dialect, said `messages[3]`."""
+    return None if param is None else _INDEX.sub(r".\1", param)
 
 
 # ---------------------------------------------------------------- fields

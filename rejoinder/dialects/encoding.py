@@ -170,9 +170,8 @@ def _result(model: str, result: ModerationResult) -> JsonObject:
     }
 
 
-def error_body(error: ChatError, code: str | None) -> bytes:
+def error_body(error: ChatError, *, code: str | None, param: str | None) -> bytes:
     """The envelope of both dialects, all four keys (R201, A20); safe to show anybody (R215)."""
-    param = error.param
     return b'{"error":{"message":%b,"type":%b,"param":%b,"code":%b}}' % (
         to_json(clean(error.message, MAX_MESSAGE)),
         to_json(error.type),

@@ -1,7 +1,7 @@
 """The one strict JSON parse of a request body: a JSON object, or a clear error that says where.
 
 Refused: what RFC 8259 refuses, and lone surrogates, duplicate keys, NaN and Infinity, nesting
-deeper than 200, half a million brackets. This module must not know: any parameter.
+deeper than 200, half a million brackets or colons. This module must not know: any parameter.
 """
 
 import re
@@ -23,10 +23,13 @@ _REASONS = (
 )
 """Parts of the parser's messages, and what we say instead."""
 
+_NOT_FINITE = re.compile(rb".?-?(NaN|Infinity)", re.DOTALL)
+
 _BOM = b"\xef\xbb\xbf"
 
-_MAX_BRACKETS = 500_000
-"""No prompt is that long; a body of empty objects would hold the process for seconds."""
+_MAX_MARKS = 500_000
+"""No prompt is that long; a body of empty objects, or of keys, would hold the process for
+seconds."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\],:]', re.DOTALL)
 _MAX_TOKENS = 100_000
@@ -38,8 +41,11 @@ def parse_object(body: bytes) -> JsonObject:
         raise _unreadable("it is empty", ())
     if body.startswith(_BOM):
         raise _unreadable("it starts with a byte order mark", ())
-    if len(body) > _MAX_BRACKETS and body.count(b"{") + body.count(b"[") > _MAX_BRACKETS:
-        raise _unreadable(f"it has more than {_MAX_BRACKETS} opening brackets", ())
+    if len(body) > _MAX_MARKS:
+        if body.count(b"{") + body.count(b"[") > _MAX_MARKS:
+            raise _unreadable(f"it has more than {_MAX_MARKS} opening brackets", ())
+        if body.count(b":") > _MAX_MARKS:
+            raise _unreadable(f"it has more than {_MAX_MARKS} colons", ())
     try:
         value = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
@@ -60,6 +66,8 @@ def _explain(body: bytes, text: str) -> Violation:
     start = 0
     for _ in range(line - 1):
         start = body.find(b"\n", start) + 1
+    if _NOT_FINITE.match(body, max(0, start + column - 2)):
+        reason = "NaN and Infinity are not numbers of JSON"
     where = f"{clean(reason, 200)} (line {line}, column {column})"
     path = path_at(body[: max(0, start + column - 1)])
     return _unreadable(where, path if path and isinstance(path[0], str) else ())

@@ -72,7 +72,7 @@ class OpenAI:
         return b"".join((*parts, b"}"))
 
     def encode_error(self, error: ChatError) -> tuple[int, bytes]:
-        return error.status, encoding.error_body(error, error.code)
+        return error.status, encoding.error_body(error, code=error.code, param=error.param)
 
 
 # ---------------------------------------------------------------- fields

@@ -202,7 +202,7 @@ def fields(
         if type(value) is not dict:
             raise wrong_type("an object", value)
         found: dict[str, Any] = {}
-        faults: list[Violation] = []
+        fault: Violation | None = None
         mark = len(ignored)
         for key, item in value.items():
             row = table.get(key)
@@ -210,27 +210,30 @@ def fields(
                 if lenient:
                     ignored.append((key,))
                     mark += 1
-                else:
-                    faults.append(unknown(key))
-                continue
+                    continue
+                raise unknown(key)
             name, of = row
             try:
                 decoded = of(item, ignored)
             except Violation as violation:
-                faults.append(violation.inside(key))
+                violation.inside(key)
+                if phase(violation) == 0:
+                    raise  # none comes before it
+                if fault is None or phase(violation) < phase(fault):
+                    fault = violation
                 continue
             if decoded is not None:
                 found[name] = decoded
             if len(ignored) != mark:
                 mark = _put_inside(key, ignored, mark)
-        for key in required:
-            if key not in value:
-                faults.append(missing(key))
-        if faults:
+        absent = next((key for key in required if key not in value), None)
+        if absent is not None and (fault is None or phase(fault) > phase(missing(absent))):
+            fault = missing(absent)
+        if fault is not None:
             try:
-                raise min(faults, key=phase)
+                raise fault
             finally:
-                faults.clear()  # or the error leads here, and from here to the error again
+                del fault  # or the error leads here, and from here to the error again
         return make(**found)
 
     return shape

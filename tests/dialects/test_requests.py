@@ -315,6 +315,10 @@ def test_listed_parameters_are_safe_in_a_header() -> None:
         ({"n": "x"}, ("model",), "n"),
         ({}, ("model", "messages"), "model"),
         ({"temperature": 5, "top_logprobs": 1}, (), "temperature"),
+        ({"temperature": 5, "unknown": 1, "n": "x"}, (), "unknown"),
+        ({"n": "x", "unknown": 1}, (), "n"),
+        ({"top_p": 5, "temperature": 5}, (), "top_p"),
+        ({"stream_options": {}, "prediction": {}}, ("model",), "prediction.type"),
     ],
 )
 def test_types_then_missing_then_ranges_then_rules(
@@ -346,6 +350,7 @@ BROKEN: list[tuple[bytes, str | None]] = [
     (b'{"temperature":NaN}', "temperature"),
     (b'{"temperature":Infinity}', "temperature"),
     (b'{"temperature":-Infinity}', "temperature"),
+    (b'{"messages":"' + b":" * 500_001 + b'"}', None),
     (b'{"model":"m","model":"n"}', "model"),
     (b'{"messages":[{"role":"user","content":"a","role":"tool"}]}', "messages[0].role"),
     (b'{"metadata":' + b"[" * 20_000 + b"]" * 20_000 + b"}", "metadata"),
@@ -379,6 +384,21 @@ def test_broken_json(dialect: Any, body: bytes, param: str | None) -> None:
         spelled = param if dialect is OPENAI else param.replace("[", ".").replace("]", "")
         assert error["param"].startswith(spelled)
         assert len(error["param"]) <= 200
+
+
+@pytest.mark.parametrize("number", ["NaN", "-NaN", "Infinity", "-Infinity"])
+def test_what_python_writes_for_no_number_is_named(number: str) -> None:
+    with pytest.raises(InvalidRequest, match="NaN and Infinity are not numbers of JSON"):
+        OPENAI.decode_request(b'{"temperature": %b}' % number.encode(), POLICY)
+
+
+def test_a_place_that_the_core_names_is_spelled_as_the_dialect_does() -> None:
+    error = InvalidRequest("No.", param="messages[3].content[0]", code="x")
+    for dialect, param in (
+        (OPENAI, "messages[3].content[0]"),
+        (DEEPINFRA, "messages.3.content.0"),
+    ):
+        assert json.loads(dialect.encode_error(error)[1])["error"]["param"] == param
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"x"', b"1", b"true", b"[{}]"])
