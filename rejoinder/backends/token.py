@@ -104,10 +104,15 @@ class TokenBackend:
 
     async def render(self, request: ChatRequest) -> RenderedPrompt:
         """What the model really reads. Raises InvalidRequest."""
-        size = sum(len(str(message.content)) for message in request.messages)
-        if size < LONG_TEXT:
+        if _length(request) < LONG_TEXT:
             return self.template.render(request, now=self._clock())
         return await asyncio.to_thread(self.template.render, request, now=self._clock())
+
+    async def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """`tokenizer.encode`, off the event loop where it takes a while."""
+        if len(text) < LONG_TEXT:
+            return self.tokenizer.encode(text, special=special)
+        return await asyncio.to_thread(self.tokenizer.encode, text, special=special)
 
     async def chat(self, request: ChatRequest, meter: Meter) -> AsyncGenerator[Event, None]:
         rendered = await self.render(request)
@@ -159,9 +164,10 @@ class TokenBackend:
     async def _checked_params(
         self, request: ChatRequest, rendered: RenderedPrompt
     ) -> "tuple[SamplingParams, _ThoughtLimit | None]":
-        """`_params`, off the event loop where there are schemas to check: a hostile one may take
-        a while before it is refused."""
-        if request.tools or not isinstance(request.response_format, TextFormat):
+        """`_params`, off the event loop where there are schemas to check, a hostile one may take
+        a while before it is refused, or a long prediction."""
+        is_long = len(request.prediction or "") >= LONG_TEXT
+        if is_long or request.tools or not isinstance(request.response_format, TextFormat):
             return await asyncio.to_thread(self._params, request, rendered)
         return self._params(request, rendered)
 
@@ -393,6 +399,12 @@ def choice_seed(seed: int, index: int) -> int:
         return seed & 0xFFFF_FFFF_FFFF_FFFF
     digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
+
+
+def _length(request: ChatRequest) -> int:
+    """About how many characters a prompt is made of: texts, calls, tools, schemas, all of it."""
+    parts = (request.messages, request.tools, request.chat_template_kwargs, request.response_format)
+    return sum(len(str(part)) for part in parts)
 
 
 def _alternatives(request: ChatRequest) -> int | None:

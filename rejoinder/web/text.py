@@ -26,7 +26,7 @@ class TextRoutes:
     async def tokenize(self, exchange: Exchange) -> None:
         body = decode_tokenize(await self._body(exchange), exchange.dialect.name)
         backend = self._backend(body.model)
-        tokens = backend.tokenizer.encode(body.prompt, special=body.special)
+        tokens = await backend.tokenize(body.prompt, special=body.special)
         answer = {
             "tokens": tokens,
             "count": len(tokens),

@@ -1,7 +1,9 @@
 """TokenBackend on an engine of bytes that says what it is told and remembers what it was asked."""
 
 import asyncio
+import contextlib
 import itertools
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from rejoinder.errors import ContextLengthExceeded, EngineFailed, InvalidParamet
 from rejoinder.events import Event, EventGrammar, collect
 from rejoinder.text.template import ChatTemplate
 from rejoinder.types import (
+    AssistantMessage,
     ChatRequest,
     Completion,
     Counts,
@@ -30,7 +33,9 @@ from rejoinder.types import (
     TextPart,
     TokenIdLogprob,
     Tool,
+    ToolCall,
     ToolChoice,
+    ToolMessage,
     UserMessage,
 )
 
@@ -454,6 +459,75 @@ async def test_an_engine_that_just_ends_has_failed() -> None:
 
     with pytest.raises(EngineFailed, match="finish reason"):
         await answer(backend_on(Mute("")), ask())
+
+
+LONG = "x" * 2_000_000
+
+LONG_REQUESTS = {
+    "content": ask(LONG),
+    "parts": ChatRequest(model="m", messages=(UserMessage((TextPart(LONG),)),)),
+    "many messages": ChatRequest(model="m", messages=(UserMessage("x"),) * 100_000),
+    "thought": ChatRequest(
+        model="m",
+        messages=(UserMessage("x"), AssistantMessage("y", reasoning_content=LONG)),
+    ),
+    "call": ChatRequest(
+        model="m",
+        messages=(
+            UserMessage("x"),
+            AssistantMessage(None, tool_calls=(ToolCall("c", "f", LONG),)),
+            ToolMessage("z", "c"),
+        ),
+    ),
+    "tool": ask(tools=(Tool("f", LONG),)),
+    "schema": ask(response_format=JsonSchemaFormat("x", {"type": "object", "description": LONG})),
+    "variables": ask(chat_template_kwargs={"x": LONG}),
+    "prediction": ask(prediction=LONG),
+}
+
+
+@pytest.mark.parametrize("asked", LONG_REQUESTS.values(), ids=LONG_REQUESTS)
+async def test_long_requests_are_prepared_off_the_loop(
+    asked: ChatRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the length is: in what is rendered, and in what is only tokenized."""
+    threads = set()
+    backend = backend_on(Echo("a", context=10**7))
+    render, encode = backend.template.render, backend.tokenizer.encode
+
+    def rendered(*given: Any, **more: Any) -> Any:
+        threads.add(threading.current_thread())
+        return render(*given, **more)
+
+    def encoded(text: str, *, special: bool) -> list[int]:
+        if len(text) > 50_000:
+            threads.add(threading.current_thread())
+        return encode(text, special=special)
+
+    monkeypatch.setattr(backend.template, "render", rendered)
+    monkeypatch.setattr(backend.tokenizer, "encode", encoded)
+    with contextlib.suppress(InvalidRequest):
+        await answer(backend, asked)
+    if asked.prediction is None:
+        assert threads and threading.main_thread() not in threads
+    else:
+        assert len(threads) == 2, "the prompt is short, its prediction long"
+
+
+async def test_long_texts_are_tokenized_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/tokenize` has no prompt to render."""
+    backend = backend_on(Echo(""))
+    encode = backend.tokenizer.encode
+    threads = []
+
+    def encoded(text: str, *, special: bool) -> list[int]:
+        threads.append(threading.current_thread())
+        return encode(text, special=special)
+
+    monkeypatch.setattr(backend.tokenizer, "encode", encoded)
+    assert await backend.tokenize("hi", special=False) == list(b"hi")
+    assert len(await backend.tokenize(LONG, special=False)) == len(LONG)
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 async def test_a_long_prompt_leaves_the_loop_free() -> None:
