@@ -530,22 +530,6 @@ async def test_long_texts_are_tokenized_off_the_loop(monkeypatch: pytest.MonkeyP
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
-async def test_a_long_prompt_leaves_the_loop_free() -> None:
-    """Rendering it takes a thread: the loop goes round meanwhile."""
-    rounds = 0
-
-    async def count() -> None:
-        nonlocal rounds
-        while True:
-            rounds += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count())
-    await answer(backend_on(Echo("a", context=10**7)), ask("x" * 2_000_000))
-    counting.cancel()
-    assert rounds > 50
-
-
 PRIVATE = "".join(map(chr, (*range(0xE000, 0xF8FF), *range(0xF0000, 0xF1000))))
 
 
