@@ -18,6 +18,9 @@ app = typer.Typer(
     help="A Chat Completions service to the letter of two published dialects.",
 )
 
+MAX_RATE = 2**31 - 1
+"""What a column of every database holds."""
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="The TOML file. Default: rejoinder.toml, if there is one."),
@@ -143,8 +146,8 @@ def check(
     warnings: Annotated[
         bool, typer.Option("--fail-on-warning", help="Warnings fail the check too.")
     ] = False,
-    concurrency: Annotated[int, typer.Option(help="Requests at once.")] = 8,
-    timeout: Annotated[float, typer.Option(help="Seconds for one request.")] = 120.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one request.")] = 120.0,
     load: Annotated[
         int, typer.Option(min=0, help="Requests made all at once at the end (R216-R218).")
     ] = 0,
@@ -194,7 +197,7 @@ def replay(
     file: Annotated[str, typer.Argument(help="A tape of `rejoinder record`.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
-    speed: Annotated[float, typer.Option(help="2: twice as fast; 0: without delays.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0, help="2: twice as fast; 0: without delays.")] = 1.0,
 ) -> None:
     """Play a tape back to clients, byte for byte and at its own pace."""
     from rejoinder.check.main import ReplayOptions, main_replay
@@ -228,15 +231,24 @@ def create_key(
     model: Annotated[
         list[str] | None, typer.Option(help="A model it may use; may be repeated. Default: all.")
     ] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
-    tokens_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
-    budget_usd: Annotated[float | None, typer.Option(min=0)] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, max=MAX_RATE, help="Default: no limit.")
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(min=1, max=MAX_RATE, help="Default: no limit.")
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option(min=0, max=1e9, help="US dollars. Default: no budget.")
+    ] = None,
     budget_period: Annotated[str, typer.Option(help="day, month or total.")] = "total",
-    expires_in_days: Annotated[float | None, typer.Option(min=0)] = None,
+    expires_in_days: Annotated[
+        float | None, typer.Option(min=0, max=36_500, help="Default: never.")
+    ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="May see the dashboard.")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Make a key. It is shown once and stored hashed."""
+    import math
     import time
     from decimal import Decimal
 
@@ -248,6 +260,11 @@ def create_key(
     for one in tier or ():
         choose("--tier", one, ALL_TIERS)
     choose("--budget-period", budget_period, ("day", "month", "total"))
+    if not account or not account.isprintable():
+        stop("--account is a name of printable characters")
+    for option, number in (("--budget-usd", budget_usd), ("--expires-in-days", expires_in_days)):
+        if number is not None and math.isnan(number):  # which is in every range
+            stop(f"{option} is a number, not '{number}'")
     new = NewKey(
         account=account,
         name=name,

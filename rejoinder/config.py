@@ -154,7 +154,7 @@ class FallbackConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 class KeyConfig(Struct, frozen=True, forbid_unknown_fields=True):
     key_sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]
-    account: str
+    account: Annotated[str, Meta(min_length=1)]
     tiers: tuple[Tier, ...] = ("default", "flex", "priority")
     models: tuple[str, ...] = ()
     """Empty: every model."""

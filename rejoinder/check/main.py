@@ -52,6 +52,7 @@ def main_check(options: CheckOptions) -> int:
     """0: no rule is broken; 1: one is; 2: nothing could be judged."""
     console = Console(stderr=True)
     try:
+        _require_writable(options.output)
         report = _report(options, console)
     except CannotCheck as error:
         text = f"rejoinder check: {error}"
@@ -107,6 +108,15 @@ def _report(options: CheckOptions, console: Console) -> Report:
                 progress=progress,
             )
         )
+
+
+def _require_writable(output: str) -> None:
+    """Before the requests are made: what was found out would be lost after them."""
+    try:
+        if output:
+            Path(output).open("a").close()
+    except OSError as error:
+        raise CannotCheck(f"{output} cannot be written: {error.strerror}") from None
 
 
 def _write(report: Report, options: CheckOptions, console: Console) -> None:

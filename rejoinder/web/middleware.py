@@ -22,7 +22,15 @@ from rejoinder.errors import (
 )
 from rejoinder.service.accounts import Account
 from rejoinder.web.requests import header
-from rejoinder.web.responses import Client, ClientGone, Headers, Scope, Send, send_body
+from rejoinder.web.responses import (
+    Client,
+    ClientGone,
+    Headers,
+    Scope,
+    Send,
+    header_text,
+    send_body,
+)
 
 log = logging.getLogger("rejoinder.web")
 request_log = logging.getLogger("rejoinder.request")
@@ -84,7 +92,7 @@ class Exchange:
             "openai-version": "2020-10-01",
         }
         if self.account is not None:
-            head["openai-organization"] = self.account.id
+            head["openai-organization"] = header_text(self.account.id)
         return {**head, **self.headers, **(more or {})}
 
     async def reply(

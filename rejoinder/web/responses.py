@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from rejoinder.web.flag import Flag
 
@@ -17,9 +18,17 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Headers = Mapping[str, str]
 
+_PLAIN = "".join(map(chr, range(0x20, 0x7F)))
+
 KEEPALIVE = b": keep-alive\n\n"
 MAX_BUFFERED_BYTES = 256 * 1024
 """What a slow reader may have waiting before its stream is held up."""
+
+
+def header_text(text: str) -> str:
+    """A name that people gave, as a header can carry it: what is not printable ASCII in UTF-8 and
+    percent signs."""
+    return text if text.isascii() and text.isprintable() else quote(text, safe=_PLAIN)
 
 
 def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:

@@ -254,7 +254,7 @@ def test_bad_file_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(output.read_text())["passed"] is False
 
 
-def test_exit_statuses(tmp_path: Path) -> None:
+def test_exit_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frames = Answer("O", ASKED, "chatcmpl-1").frames()
     frames[1]["obfuscation"] = "x"
     stream, request = files(tmp_path, frames, ASKED)
@@ -268,3 +268,7 @@ def test_exit_statuses(tmp_path: Path) -> None:
     assert main_check(CheckOptions(file=str(stream))) == 2
     assert main_check(CheckOptions(file=str(tmp_path / "none"), request=str(request))) == 2
     assert main_check(CheckOptions(url="127.0.0.1:9", model="m")) == 2
+    nowhere = str(tmp_path / "none" / "report")
+    unwritten = CheckOptions(file=str(stream), request=str(request), output=nowhere)
+    assert main_check(unwritten) == 2
+    assert "cannot be written" in capsys.readouterr().err

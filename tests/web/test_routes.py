@@ -94,6 +94,19 @@ def test_deepinfras_own_header_is_a_key_too(server: TestServer) -> None:
     assert chat(server.port, "deepinfra", {"xi-api-key": KEY}).status == 200
 
 
+@pytest.mark.parametrize(
+    ("account", "shown"),
+    [("team a/b@c", "team a/b@c"), ("Ä", "%C3%84"), ("a\r\nX-Evil: 1", "a%0D%0AX-Evil: 1")],
+)
+def test_accounts_of_any_name(account: str, shown: str) -> None:
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    toml = f"[[keys]]\nkey_sha256 = {json.dumps(digest)}\naccount = {json.dumps(account)}"
+    with scripted_server([{"pieces": ["a"]}], toml=toml) as server:
+        for stream in (False, True):
+            answer = chat(server.port, headers=bearer(), stream=stream)
+            assert (answer.status, answer.headers["openai-organization"]) == (200, shown)
+
+
 def test_a_spent_budget(server: TestServer) -> None:
     openai = chat(server.port, headers=bearer("poor"))
     assert (openai.status, openai.json["error"]["code"]) == (429, "insufficient_quota")
