@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from rejoinder.engines.llama.constraint import Constraint
 from rejoinder.engines.llama.engine import LlamaEngine
 from rejoinder.engines.llama.model import BatchFailed
 from rejoinder.engines.llama.sequence import RANKS
@@ -164,6 +165,31 @@ async def test_a_prediction_under_a_grammar(shared: LlamaEngine) -> None:
     for prediction in (plain.token_ids, [*plain.token_ids[:3], 900, 901, 902]):
         got = await ask(shared, "Letters.", held, prediction=tuple(prediction))
         assert got.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("num_top_logprobs", [None, 0])
+async def test_a_grammar_that_gives_up_ends_its_own_sequence_only(
+    shared: LlamaEngine, monkeypatch: pytest.MonkeyPatch, num_top_logprobs: int | None
+) -> None:
+    """In the middle of a draft that was right so far, and of tokens that it forces itself."""
+    held = replace(GREEDY, grammar=Grammar("regex", "(yes no ){9}"), max_tokens=30)
+    held = replace(held, num_top_logprobs=num_top_logprobs)
+    whole = await ask(shared, "Say it.", held)
+    advance = Constraint.advance
+
+    def give_up(constraint: Constraint, *token_ids: int) -> None:
+        if constraint._num_tokens == 6:
+            raise InvalidRequest("The grammar takes too long.")
+        advance(constraint, *token_ids)
+
+    monkeypatch.setattr(Constraint, "advance", give_up)
+    other = asyncio.ensure_future(ask(shared, "Write about the sea.", max_tokens=20))
+    for prediction in ((), tuple(whole.token_ids)):
+        with pytest.raises(InvalidRequest, match="takes too long"):
+            await ask(shared, "Say it.", held, prediction=prediction)
+    assert len((await other).token_ids) == 20
+    await until_idle(shared)
+    shared._cache.check_integrity()
 
 
 # ---------------------------------------------------------------- accounts

@@ -14,18 +14,12 @@ from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Callable
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
-from rejoinder.engines.llama.constraint import Constraint, ConstraintCompiler
-from rejoinder.engines.llama.drafts import (
-    LookupDraft,
-    PredictionDraft,
-    StepCost,
-    draft_length,
-)
+from rejoinder.engines.llama.constraint import ConstraintCompiler
+from rejoinder.engines.llama.drafts import LookupDraft, StepCost
 from rejoinder.engines.llama.exact_cache import ExactCache
+from rejoinder.engines.llama.generation import Generation, Item, Stream
 from rejoinder.engines.llama.model import (
     MAX_SEQUENCE_IDS,
     BatchFailed,
@@ -34,25 +28,17 @@ from rejoinder.engines.llama.model import (
     LlamaTokenizer,
 )
 from rejoinder.engines.llama.prefix_cache import PrefixCache
-from rejoinder.engines.llama.sampler import Sampler, sample
+from rejoinder.engines.llama.rounds import Sampled, sample_step
 from rejoinder.engines.llama.scheduler import Scheduler, Work
 from rejoinder.engines.llama.sequence import RANKS, Phase, Sequence
 from rejoinder.engines.llama.threads import ThreadGovernor, available_cores
 from rejoinder.errors import (
-    ChatError,
     ContextLengthExceeded,
     EngineFailed,
     InvalidParameter,
     Overloaded,
 )
-from rejoinder.types import (
-    Counts,
-    EngineFinishReason,
-    Prompt,
-    SamplingParams,
-    Step,
-    TokenIdLogprob,
-)
+from rejoinder.types import Counts, Prompt, SamplingParams, Step
 
 __all__ = ["EngineStats", "LlamaEngine"]
 
@@ -98,176 +84,22 @@ class EngineStats(Struct, frozen=True, kw_only=True):
     threads: int
 
 
-class _Totals:
+class _Totals(Struct):
     """What the engine's thread counts."""
 
-    __slots__ = (
-        "accepted_draft_tokens",
-        "cached_tokens",
-        "decode_seconds",
-        "drafted_tokens",
-        "generated_tokens",
-        "interrupted",
-        "own_seconds",
-        "prefill_tokens",
-        "prompt_tokens",
-        "steps",
-    )
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.interrupted = 0
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.prefill_tokens = 0
-        self.generated_tokens = 0
-        self.drafted_tokens = 0
-        self.accepted_draft_tokens = 0
-        self.decode_seconds = 0.0
-        self.own_seconds = 0.0
+    steps: int = 0
+    interrupted: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefill_tokens: int = 0
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    decode_seconds: float = 0.0
+    own_seconds: float = 0.0
 
 
-_Item: TypeAlias = "Step | Exception"
-
-
-class _Stream:
-    """The way of one sequence's steps from the engine's thread to the event loop.
-
-    `put` runs in the event loop. A slow reader finds its steps merged into one.
-    """
-
-    __slots__ = ("_error", "_finish", "_ids", "_logprobs", "_wake", "closed", "loop")
-
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self.loop = loop
-        self.closed = False
-        self._ids: list[int] = []
-        self._logprobs: list[TokenIdLogprob] | None = None
-        self._finish: EngineFinishReason | None = None
-        self._error: Exception | None = None
-        self._wake = asyncio.Event()
-
-    def put(self, item: _Item) -> None:
-        if isinstance(item, Step):
-            self._ids.extend(item.token_ids)
-            if item.logprobs is not None:
-                self._logprobs = [*(self._logprobs or ()), *item.logprobs]
-            self._finish = item.finish_reason
-        else:
-            self._error = item
-        self._wake.set()
-
-    async def next(self) -> Step:
-        """The tokens since the last call. Raises what ended the sequence."""
-        await self._wake.wait()
-        self._wake.clear()
-        if self._ids or self._finish is not None:
-            logprobs = tuple(self._logprobs) if self._logprobs is not None else None
-            step = Step(tuple(self._ids), logprobs, self._finish)
-            self._ids, self._logprobs = [], None
-            if self._error is not None:
-                self._wake.set()
-            return step
-        assert self._error is not None
-        raise self._error
-
-
-class _Generation:
-    """One sequence with all that the scheduler does not need to know of it."""
-
-    __slots__ = (
-        "constraint",
-        "drafts_prediction",
-        "lookup",
-        "num_generated",
-        "params",
-        "prediction",
-        "sampler",
-        "sequence",
-        "stop_ids",
-        "stream",
-    )
-
-    def __init__(
-        self,
-        sequence: Sequence,
-        params: SamplingParams,
-        stream: _Stream,
-        constraint: Constraint | None,
-        end_token_ids: frozenset[int],
-        vocab_size: int,
-    ) -> None:
-        self.sequence = sequence
-        self.params = params
-        self.stream = stream
-        self.constraint = constraint
-        self.sampler = Sampler(params, sequence.prompt.token_ids, vocab_size=vocab_size)
-        self.stop_ids = end_token_ids.union(params.stop_token_ids)
-        self.num_generated = 0
-        self.prediction = PredictionDraft(params.prediction) if params.prediction else None
-        self.lookup: LookupDraft | None = None
-        self.drafts_prediction = False
-        """The draft of the next step is of the prediction."""
-
-    @property
-    def num_completion_tokens(self) -> int:
-        """Rejected prediction tokens are completion tokens, for the limit too (contract 4.3)."""
-        rejected = self.prediction.num_rejected if self.prediction is not None else 0
-        return self.num_generated + rejected
-
-    def write_draft(self, cost: StepCost, num_decoding: int) -> None:
-        """Guesses for the next step, as many as pay; a prediction before the text so far. Even
-        if all were wrong there is room for the right token behind them."""
-        sequence = self.sequence
-        room = min(
-            self.params.max_tokens - self.num_completion_tokens,
-            sequence.max_length - len(sequence.tokens),
-        )
-        sequence.draft = []
-        for source in (self.prediction, self.lookup):
-            if source is not None and source.position is not None and not sequence.draft:
-                most = draft_length(source.hit_rate, cost, num_decoding)
-                sequence.draft = source.propose(min(most, room - 1))
-                self.drafts_prediction = source is self.prediction
-
-    def tried(self, num_draft: int) -> None:
-        """So many tokens of the draft were computed: those of a prediction count."""
-        if self.prediction is not None and self.drafts_prediction:
-            self.prediction.tried(num_draft)
-
-    def count(self) -> None:
-        """Brings the counts up to date; after the stream was closed they are final."""
-        if self.stream.closed:
-            return
-        counts = self.sequence.counts
-        counts.completion_tokens = self.num_completion_tokens
-        if self.prediction is not None:
-            counts.accepted_prediction_tokens = self.prediction.num_accepted
-            counts.rejected_prediction_tokens = self.prediction.num_rejected
-
-    def append(self, token_id: int) -> EngineFinishReason | None:
-        """A token was generated: says whether it is the last. A stop token is counted but does
-        not become part of the sequence."""
-        self.num_generated += 1
-        if token_id in self.stop_ids:
-            return "stop"
-        self.sampler.accept(token_id)
-        self.sequence.tokens.append(token_id)
-        for source in (self.prediction, self.lookup):
-            if source is not None:
-                source.feed(token_id)
-        if self.constraint is not None:
-            self.constraint.advance(token_id)
-            if self.constraint.ended:
-                return "stop"
-        if self.num_completion_tokens >= self.params.max_tokens:
-            return "length"
-        if len(self.sequence.tokens) >= self.sequence.max_length:
-            return "length"
-        return None
-
-
-_Command: TypeAlias = "tuple[str, _Generation | None]"
+_Command: TypeAlias = "tuple[str, Generation | None]"
 
 
 class LlamaEngine:
@@ -314,9 +146,9 @@ class LlamaEngine:
         )
         self._context_length = min(context_length, model.trained_context_length)
         self._vocab_size = model.vocab_size
-        self._generations: dict[int, _Generation] = {}
+        self._generations: dict[int, Generation] = {}
         self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
-        self._outbox: dict[AbstractEventLoop, list[tuple[_Stream, _Item]]] = {}
+        self._outbox: dict[AbstractEventLoop, list[tuple[Stream, Item]]] = {}
         self._totals = _Totals()
         self._numbers = 0
         self._compiler: ConstraintCompiler | None = None
@@ -405,7 +237,7 @@ class LlamaEngine:
     ) -> AsyncGenerator[Step, None]:
         """One sequence. Raises ContextLengthExceeded or InvalidParameter before any work,
         Overloaded when the queue is full or flex waited too long, EngineFailed."""
-        self._check(prompt, params)
+        self._check(prompt)
         if params.max_tokens <= 0:
             counts.prompt_tokens = len(prompt.token_ids)
             yield Step((), () if params.num_top_logprobs is not None else None, "length")
@@ -414,7 +246,7 @@ class LlamaEngine:
         if params.grammar is not None:
             compiler = await asyncio.to_thread(self._get_compiler)
             constraint = await compiler.prepare(params.grammar)
-        stream = _Stream(asyncio.get_running_loop())
+        stream = Stream(asyncio.get_running_loop())
         self._numbers += 1
         sequence = Sequence(
             self._numbers,
@@ -424,7 +256,7 @@ class LlamaEngine:
             max_length=self._context_length,
             arrived=self._clock(),
         )
-        generation = _Generation(
+        generation = Generation(
             sequence,
             params,
             stream,
@@ -448,7 +280,7 @@ class LlamaEngine:
             if not finished:
                 self._inbox.put(("abort", generation))
 
-    def _check(self, prompt: Prompt, params: SamplingParams) -> None:
+    def _check(self, prompt: Prompt) -> None:
         ids = prompt.token_ids
         if not ids:
             raise InvalidParameter("The prompt has no tokens.", param="messages")
@@ -512,7 +344,7 @@ class LlamaEngine:
                 wait = not self._scheduler.has_work
                 self._deliver()
 
-    def _add(self, generation: _Generation) -> None:
+    def _add(self, generation: Generation) -> None:
         sequence = generation.sequence
         if generation.stream.closed:
             return
@@ -537,7 +369,7 @@ class LlamaEngine:
         per_second = (len(recent) - 1) / (recent[-1] - recent[0])
         return max(1, min(60, math.ceil(self._scheduler.num_waiting / 2 / per_second)))
 
-    def _end(self, generation: _Generation) -> None:
+    def _end(self, generation: Generation) -> None:
         """Takes a generation out, finished or aborted; a second time does nothing."""
         sequence = generation.sequence
         if self._generations.pop(sequence.number, None) is not None:
@@ -546,7 +378,7 @@ class LlamaEngine:
             self._totals.cached_tokens += sequence.counts.cached_tokens
             self._finished_at = [*self._finished_at[-31:], self._clock()]
 
-    def _fail(self, generation: _Generation, error: Exception) -> None:
+    def _fail(self, generation: Generation, error: Exception) -> None:
         self._send(generation, error)
         self._end(generation)
 
@@ -561,7 +393,7 @@ class LlamaEngine:
         for generation in list(self._generations.values()):
             self._send(generation, EngineFailed(message))
 
-    def _send(self, generation: _Generation, item: _Item) -> None:
+    def _send(self, generation: Generation, item: Item) -> None:
         stream = generation.stream
         if not stream.closed:
             self._outbox.setdefault(stream.loop, []).append((stream, item))
@@ -661,8 +493,27 @@ class LlamaEngine:
             self._cost.record(len(tokens), seconds)
         began = time.thread_time()
         self._scheduler.commit(works, self._clock())
-        self._sample(works, logits)
+        for sampled in sample_step(works, self._generations, logits):
+            self._settle(sampled)
         self._totals.own_seconds += time.thread_time() - began
+
+    def _settle(self, sampled: Sampled) -> None:
+        """What a step came to for one sequence: rejected cells are free, the reader gets it."""
+        work, generation = sampled.work, sampled.generation
+        sequence = work.sequence
+        self._totals.generated_tokens += sampled.num_generated
+        if work.num_draft:
+            self._totals.drafted_tokens += work.num_draft
+            self._totals.accepted_draft_tokens += sampled.num_accepted
+            length = work.start + len(work.tokens) - work.num_draft + sampled.num_accepted
+            self._scheduler.keep(sequence, length)
+        generation.count()
+        if sampled.token_ids or sampled.finish_reason is not None:
+            self._send(generation, sampled.step())
+        if sampled.error is not None:
+            self._fail(generation, sampled.error)
+        elif sampled.finish_reason is not None:
+            self._end(generation)
 
     def _who_need_not_wait(self, ranks: set[int]) -> int:
         """Tiers better than the best in the step. But what was given up once is then computed to
@@ -710,139 +561,7 @@ class LlamaEngine:
             known = self._prefill_speed
             self._prefill_speed = speed if not known else known + (speed - known) * 0.2
 
-    # -------------------------------------------------------- sampling
 
-    def _sample(self, works: list[Work], logits: npt.NDArray[np.float32]) -> None:
-        """Samples the rows of `logits` in rounds: every sequence's first, then those of drafts
-        whose tokens so far were right."""
-        rows: list[int] = []
-        active: list[Work] = []
-        row = 0
-        for work in works:
-            if work.num_outputs:
-                if work.num_draft:
-                    self._generations[work.sequence.number].tried(work.num_draft)
-                active.append(work)
-                rows.append(row)
-                row += work.num_outputs
-        taken: dict[int, tuple[list[int], list[TokenIdLogprob]]] = {
-            w.sequence.number: ([], []) for w in active
-        }
-        depth = 0
-        while active:
-            together = logits if len(active) == len(logits) else logits[rows]
-            active, rows = self._sample_round(active, rows, together, taken, depth)
-            depth += 1
-
-    def _sample_round(
-        self,
-        works: list[Work],
-        rows: list[int],
-        logits: npt.NDArray[np.float32],
-        taken: dict[int, tuple[list[int], list[TokenIdLogprob]]],
-        depth: int,
-    ) -> tuple[list[Work], list[int]]:
-        generations = [self._generations[w.sequence.number] for w in works]
-        masks = [self._mask(g) for g in generations] if _any_constraint(generations) else None
-        ids, logprobs, failed = sample(logits, [g.sampler for g in generations], masks)
-        next_works: list[Work] = []
-        next_rows: list[int] = []
-        for i, (work, generation) in enumerate(zip(works, generations, strict=True)):
-            if i in failed:
-                self._fail(generation, _why_nothing_follows(generation))
-                continue
-            got, described = taken[work.sequence.number]
-            finish = self._append(generation, ids[i], logprobs[i], got, described)
-            draft = work.tokens[len(work.tokens) - work.num_outputs + 1 :]
-            matched = finish is None and depth < len(draft) and draft[depth] == ids[i]
-            if matched:
-                next_works.append(work)
-                next_rows.append(rows[i] + 1)
-                continue
-            self._settle(generation, work, depth, got, described, finish)
-        return next_works, next_rows
-
-    def _append(
-        self,
-        generation: _Generation,
-        token_id: int,
-        logprob: TokenIdLogprob | None,
-        got: list[int],
-        described: list[TokenIdLogprob],
-    ) -> EngineFinishReason | None:
-        try:
-            finish = generation.append(token_id)
-        except ChatError as error:
-            self._fail(generation, error)
-            return None
-        self._totals.generated_tokens += 1
-        if finish != "stop" or token_id not in generation.stop_ids:
-            got.append(token_id)
-            if logprob is not None:
-                described.append(logprob)
-        return finish
-
-    def _settle(
-        self,
-        generation: _Generation,
-        work: Work,
-        depth: int,
-        got: list[int],
-        described: list[TokenIdLogprob],
-        finish: EngineFinishReason | None,
-    ) -> None:
-        """The end of a sequence's part of the step: forced tokens, the draft's rest, delivery."""
-        sequence = generation.sequence
-        if sequence.number not in self._generations:
-            return
-        if work.num_draft:
-            self._totals.drafted_tokens += work.num_draft
-            self._totals.accepted_draft_tokens += depth
-            self._scheduler.keep(sequence, work.start + len(work.tokens) - work.num_draft + depth)
-        if finish is None and generation.params.num_top_logprobs is None:
-            finish = self._force(generation, got)
-        logprobs = tuple(described) if generation.params.num_top_logprobs is not None else None
-        generation.count()
-        if got or finish is not None:
-            self._send(generation, Step(tuple(got), logprobs, finish))
-        if finish is not None:
-            self._end(generation)
-
-    def _force(self, generation: _Generation, got: list[int]) -> EngineFinishReason | None:
-        """Appends the tokens that the grammar leaves no choice about; they are computed with the
-        next step, like a prompt."""
-        constraint = generation.constraint
-        if constraint is None:
-            return None
-        try:
-            forced = constraint.forced()
-        except ChatError as error:
-            self._fail(generation, error)
-            return None
-        for token_id in forced:
-            finish = self._append(generation, token_id, None, got, [])
-            if finish is not None:
-                return finish
-        return None
-
-    def _mask(self, generation: _Generation) -> npt.NDArray[np.int32] | None:
-        return generation.constraint.mask() if generation.constraint is not None else None
-
-
-def _why_nothing_follows(generation: _Generation) -> ChatError:
-    """A grammar that has hit its limits allows no token, and says so when asked."""
-    if generation.constraint is not None:
-        try:
-            generation.constraint.forced()
-        except ChatError as error:
-            return error
-    return EngineFailed("No token can follow here.")
-
-
-def _any_constraint(generations: list[_Generation]) -> bool:
-    return any(g.constraint is not None for g in generations)
-
-
-def _put_all(items: list[tuple[_Stream, _Item]]) -> None:
+def _put_all(items: list[tuple[Stream, Item]]) -> None:
     for stream, item in items:
         stream.put(item)
