@@ -105,12 +105,11 @@ class LiveCheck:
 
 
 def _has_null(event: bytes) -> bool:
-    """Whether a member is null. In a JSON string the quote before the colon has a backslash."""
+    """Whether a member is null: the quote ends a name. One in a string has a backslash before it,
+    and one that opens a string, whose text may be `:null`, has punctuation."""
     start = event.find(b'":null')
     while start >= 0:
-        # An even run of backslashes leaves the quote a real one.
-        before = event[:start]
-        if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
+        if event[start - 1 : start].isalnum():
             return True
         start = event.find(b'":null', start + 1)
     return False

@@ -73,6 +73,8 @@ def test_missing_end_is_reported_unless_the_client_left() -> None:
         (rb'{"content":"a\":null"}', []),
         (rb'{"content":"a\\","refusal":null}', ["R89"]),
         (rb'{"content":": null"}', []),
+        (rb'{"content":":null}"}', []),  # a text may begin like this
+        (rb'{"content":[":null",":null"]}', []),
     ],
 )
 def test_null_is_seen_only_outside_strings(text: bytes, rules: list[str]) -> None:

@@ -395,7 +395,7 @@ def malformed_calls(x: Exchange) -> Iterable[Problem]:
             all(isinstance(parse_json(call.arguments)[0], dict) for call in choice.calls)
             and choice.content == ""
         ):
-            yield Problem("malformed_function_call with clean calls", choice.frame, None, "lenient")
+            yield Problem("malformed_function_call with clean calls", choice.frame, None, "warning")
 
 
 @rule(
