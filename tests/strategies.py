@@ -60,7 +60,7 @@ logprob_values = st.floats(max_value=0, allow_nan=False) | st.just(-math.inf)
 @st.composite
 def token_logprobs(draw: st.DrawFn) -> TokenLogprob:
     token = draw(texts)
-    raw = draw(st.just(token.encode()) | st.binary(max_size=4) | st.none())
+    raw = draw(st.just(token.encode()) | st.sampled_from([b"\xf0\x9f", b"\x80"]) | st.none())
     tops = st.builds(
         TopLogprob,
         token=texts,
@@ -129,10 +129,10 @@ def choice_events(
     kind = draw(st.sampled_from(["text", "calls", "both", "refusal", "nothing"]))
     if kind == "refusal":
         for text in draw(st.lists(texts, min_size=1, max_size=3)):
-            events.append(RefusalDelta(index, text, draw(tokens)))
+            events.append(RefusalDelta(index, text, draw(tokens) if text else None))
     if kind in ("text", "both"):
         for text in draw(st.lists(texts, min_size=1, max_size=4)):
-            events.append(ContentDelta(index, text, draw(tokens)))
+            events.append(ContentDelta(index, text, draw(tokens) if text else None))
     num_calls = draw(st.integers(1, 3)) if kind in ("calls", "both") else 0
     for call in range(num_calls):
         custom = custom_tools and draw(st.booleans())
@@ -152,6 +152,8 @@ def choice_events(
         if num_calls
         else ["stop", "length", "content_filter", "malformed_function_call"]
     )
+    if kind == "refusal":
+        reasons = ["stop", "length"]  # R112
     return [*events, Finished(index, draw(st.sampled_from(reasons)))]
 
 

@@ -226,6 +226,8 @@ class RemoteBackend:
             tool_names=[tool.name for tool in request.tools],
             max_calls=sent.max_calls,
             num_prompt_tokens=estimate_prompt_tokens(request),
+            logprobs="required" if request.logprobs else "dropped",
+            predicted=request.prediction is not None,
             secrets=self._secrets,
         )
         spec = RewriteSpec(

@@ -4,11 +4,14 @@ Events in, events out; the same parser and stop matcher that read an engine's te
 not know: HTTP, chunks, how formats look.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from itertools import accumulate
 from typing import assert_never
 
 from msgspec import Struct
 
+from rejoinder.dialects.provider_logprobs import realigned
 from rejoinder.events import (
     ContentDelta,
     Delta,
@@ -61,6 +64,8 @@ class Rewriter:
         repaired: Callable[[str], None],
     ) -> None:
         self._choices = [_Choice(i, spec, new_id, repaired) for i in range(n)]
+        self._num_open = 0
+        self._waiting: dict[int, list[Event]] = {}
 
     @property
     def stopped(self) -> bool:
@@ -74,8 +79,23 @@ class Rewriter:
                 case Started() | Moderated() | Done():
                     rewritten.append(event)
                 case _:
-                    self._choices[event.index].feed(event, rewritten)
+                    new: list[Event] = []
+                    self._choices[event.index].feed(event, new)
+                    self._give(event.index, new, rewritten)
         return rewritten
+
+    def _give(self, index: int, new: list[Event], events: list[Event]) -> None:
+        """Choices begin in ascending order (R100), though the text of one may be held back."""
+        if not new or index > self._num_open:
+            if new:
+                self._waiting.setdefault(index, []).extend(new)
+            return
+        events += new
+        if index == self._num_open:
+            self._num_open += 1
+            while self._num_open in self._waiting:
+                events += self._waiting.pop(self._num_open)
+                self._num_open += 1
 
 
 class _Choice:
@@ -139,11 +159,15 @@ class _Choice:
         if self._trail is None:
             return
         entries = logprobs or ()
+        # How many bytes there are up to the end of each character; a token may end inside one.
+        ends = list(accumulate(len(character.encode("utf-8", "replace")) for character in text))
+        num_bytes = 0
         for number, entry in enumerate(entries):
+            begin = start + bisect_right(ends, num_bytes)
+            num_bytes += len(entry.token.encode() if entry.bytes is None else entry.bytes)
             last = number + 1 == len(entries)
-            end = stop if last else min(stop, start + len(entry.token))
-            self._trail.add(start, end, entry)
-            start = end
+            end = stop if last else min(stop, start + bisect_left(ends, num_bytes) + 1)
+            self._trail.add(min(begin, stop), end, entry)
 
     def _read(self, pieces: list[Piece], events: list[Event]) -> None:
         for piece in pieces:
@@ -182,9 +206,14 @@ class _Choice:
             self._trail.drop(piece.end)
 
     def _show(self, shown: Shown | None, events: list[Event]) -> None:
-        if shown is not None:
-            self._has_text = True
-            events.append(ContentDelta(self._index, shown.text, shown.logprobs))
+        if shown is None:
+            return
+        self._has_text = True
+        if shown.logprobs is None:
+            events.append(ContentDelta(self._index, shown.text))
+            return
+        pieces = realigned(shown.text, shown.logprobs, lambda kind, _: self._repaired(kind))
+        events += [ContentDelta(self._index, *piece) for piece in pieces]
 
     def _finish(self, reason: FinishReason, events: list[Event]) -> None:
         if self._parser is not None:

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from rejoinder.dialects.deviations import Deviations, Observe
 from rejoinder.dialects.provider_errors import ProviderError, error_in, to_chat_error
-from rejoinder.dialects.provider_logprobs import read_logprobs
+from rejoinder.dialects.provider_logprobs import TokenText, read_logprobs
 from rejoinder.dialects.provider_usage import UsageReader, find_usage
 from rejoinder.dialects.sse import DONE_DATA
 from rejoinder.dialects.tool_deltas import CallAssembler
-from rejoinder.errors import ProviderFailed
+from rejoinder.errors import InvalidRequest, ProviderFailed
 from rejoinder.events import (
     ContentDelta,
     Done,
@@ -29,9 +29,13 @@ from rejoinder.events import (
     RefusalDelta,
     Started,
 )
-from rejoinder.types import FinishReason, Json, JsonObject, Usage
+from rejoinder.types import FinishReason, Json, JsonObject, TokenLogprob, Usage
 
-__all__ = ["ChunkDecoder"]
+__all__ = ["ChunkDecoder", "LogprobsUse"]
+
+LogprobsUse = Literal["as they come", "required", "dropped"]
+"""What becomes of logprobs: given with the delta they came with; brought together with the text
+they spell, an answer without any being an error; or none was asked for."""
 
 _FINISH_REASONS: dict[str, FinishReason | Literal["error"]] = {
     "stop": "stop",
@@ -154,11 +158,17 @@ class _Choice:
         "index",
         "num_payloads",
         "reason",
+        "tails",
+        "token_text",
         "waiting",
     )
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, token_text: TokenText | None) -> None:
         self.index = index
+        self.token_text = token_text
+        """None: text leaves as it comes."""
+        self.tails = _NO_NAMES
+        """The kinds of text that end in a lost character, U+FFFD."""
         self.calls: CallAssembler | None = None
         self.reason: FinishReason | None = None
         self.has_role = False
@@ -174,9 +184,9 @@ class ChunkDecoder:
 
     `model` is told when the provider names none; `n` choices were asked for; `reasoning_field` is
     "auto" or the one member that holds reasoning; `num_prompt_tokens` is an estimate, used when
-    the provider counts nothing; `new_id` makes ids of calls. `observe` is told of every deviation
-    and turns the short way of decoding off, so that none is missed. After an exception the
-    decoder is spent.
+    the provider counts nothing; `new_id` makes ids of calls; `predicted`: a prediction was sent.
+    `observe` is told of every deviation and turns the short way of decoding off, so that none is
+    missed. After an exception the decoder is spent.
     """
 
     __slots__ = (
@@ -188,6 +198,7 @@ class ChunkDecoder:
         "_fragments",
         "_head",
         "_last_index",
+        "_logprobs",
         "_max_calls",
         "_model",
         "_n",
@@ -218,6 +229,8 @@ class ChunkDecoder:
         tool_names: Collection[str] = (),
         max_calls: int | None = None,
         num_prompt_tokens: int = 0,
+        logprobs: LogprobsUse = "as they come",
+        predicted: bool = True,
         secrets: tuple[str, ...] = (),
         observe: Observe | None = None,
     ) -> None:
@@ -230,6 +243,7 @@ class ChunkDecoder:
         self._tool_names = frozenset(tool_names) if tool_names else _NO_NAMES
         self._max_calls = max_calls
         self._num_prompt_tokens = num_prompt_tokens
+        self._logprobs: LogprobsUse = logprobs
         self._secrets = secrets
         self._observe = observe
         self._choices: dict[int, _Choice] = {}
@@ -250,7 +264,7 @@ class ChunkDecoder:
         # Not a method of ours: what is given to our parts must not lead back to us, or only the
         # collector of cycles would free an answer.
         self._deviate = self._deviations.note
-        self._usage = UsageReader(self._deviate)
+        self._usage = UsageReader(self._deviate, predicted=predicted)
         self.num_deltas = 0
         """Deltas with a payload so far: progress, and a count of tokens where there is no other."""
 
@@ -310,11 +324,16 @@ class ChunkDecoder:
         ):
             return None
         text, reasoning = delta.content, delta.reasoning_content
-        if text and not reasoning and choice.has_text:
+        if text and not reasoning and choice.has_text and "\ufffd" not in text:
             self.num_deltas += 1
             self._num_chars += len(text)
             return ContentDelta(choice.index, text)
-        if reasoning and not text and self._reasoning_fields[0] == "reasoning_content":
+        if (
+            reasoning
+            and not text
+            and self._reasoning_fields[0] == "reasoning_content"
+            and "\ufffd" not in reasoning
+        ):
             self.num_deltas += 1
             self._num_chars += len(reasoning)
             return ReasoningDelta(choice.index, reasoning)
@@ -405,7 +424,8 @@ class ChunkDecoder:
             self._feed_value(self._parse(text), events)
 
     def _feed_lines(self, text: str, events: list[Event]) -> None:
-        lines = [line for line in text.splitlines() if line.strip()]
+        # Only what ends a line of JSON: the text of a string may hold other line separators.
+        lines = [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
         if len(lines) < 2:
             raise ProviderFailed(
                 "The provider of this model answered with something else than JSON."
@@ -534,7 +554,8 @@ class ChunkDecoder:
             return None
         choice = self._choices.get(index)
         if choice is None:
-            choice = self._choices[index] = _Choice(index)
+            token_text = TokenText(self._deviate) if self._logprobs == "required" else None
+            choice = self._choices[index] = _Choice(index, token_text)
             if index > len(self._choices) - 1:
                 self._deviate("choice_order", str(index))
         return choice
@@ -574,6 +595,8 @@ class ChunkDecoder:
             and choice.reason is None
             and not choice.has_refusal
             and not choice.halves
+            and not choice.tails
+            and choice.token_text is None
             and not self._last_index
         )
         if simple:
@@ -630,11 +653,6 @@ class ChunkDecoder:
         refusal = _string(delta.get("refusal"))
         calls = delta.get("tool_calls")
         legacy = delta.get("function_call")
-        logprobs, refusal_logprobs = (
-            read_logprobs(entry["logprobs"], self._deviate)
-            if entry.get("logprobs")
-            else (None, None)
-        )
         num_kinds = bool(content) + bool(reasoning) + bool(refusal) + bool(calls)
         if num_kinds or legacy:
             if not choice.has_role and not choice.num_payloads and not self._unary:
@@ -644,32 +662,94 @@ class ChunkDecoder:
             self._num_chars += len(content) + len(reasoning) + len(refusal)
         if num_kinds > 1 and not self._unary:
             self._deviate("several_payloads", str(i))
-        if reasoning and (reasoning := self._joined(choice, "reasoning", reasoning)):
+        logprobs, refusal_logprobs = self._logprobs_of(entry)
+        if reasoning and (reasoning := self._whole(choice, "reasoning", reasoning)):
             events.append(ReasoningDelta(i, reasoning))
+        other = reasoning or calls or legacy
+        if choice.token_text and (logprobs or refusal_logprobs) and other and not content + refusal:
+            self._deviate("logprobs_text", "entries of another delta")
+            logprobs = refusal_logprobs = None
         if content:
-            content = self._joined(choice, "content", content)
+            content = self._whole(choice, "content", content)
+        if not refusal:
+            logprobs = logprobs or refusal_logprobs
+        elif not content:
+            refusal_logprobs = refusal_logprobs or logprobs
+            logprobs = None
         if content or logprobs:
-            choice.has_text |= bool(content)
-            if choice.has_refusal and content:
-                self._deviate("refusal_beside_content", "content")
-                events.append(RefusalDelta(i, content, logprobs))
-            else:
-                events.append(ContentDelta(i, content, logprobs))
+            self._feed_content(choice, content, logprobs, events)
         if refusal:
-            refusal = self._joined(choice, "refusal", refusal)
-        if refusal or refusal_logprobs:
-            self._feed_refusal(choice, refusal, events, refusal_logprobs)
+            refusal = self._whole(choice, "refusal", refusal)
+            self._feed_refusal(choice, refusal, refusal_logprobs, events)
         self._feed_calls(choice, calls, legacy, events)
 
+    def _logprobs_of(
+        self, entry: JsonObject
+    ) -> tuple[tuple[TokenLogprob, ...] | None, tuple[TokenLogprob, ...] | None]:
+        logprobs = entry.get("logprobs")
+        if not logprobs or self._logprobs == "dropped":
+            return None, None
+        return read_logprobs(logprobs, self._deviate)
+
+    def _feed_content(
+        self,
+        choice: _Choice,
+        content: str,
+        logprobs: tuple[TokenLogprob, ...] | None,
+        events: list[Event],
+    ) -> None:
+        choice.has_text |= bool(content)
+        if choice.has_refusal and content:
+            self._deviate("refusal_beside_content", "content")
+        self._say(choice, content, logprobs, events)
+
     def _feed_refusal(
-        self, choice: _Choice, refusal: str, events: list[Event], logprobs: Any
+        self,
+        choice: _Choice,
+        refusal: str,
+        logprobs: tuple[TokenLogprob, ...] | None,
+        events: list[Event],
     ) -> None:
         if choice.has_text and not choice.has_refusal:
             self._deviate("refusal_beside_content", "refusal")
-            events.append(ContentDelta(choice.index, refusal, logprobs))
+        elif choice.calls is not None and not choice.has_refusal:
+            self._deviate("refusal_beside_calls", "refusal")
+            choice.has_text = True
+        else:
+            choice.has_refusal = True
+        self._say(choice, refusal, logprobs, events)
+
+    def _say(
+        self,
+        choice: _Choice,
+        text: str,
+        logprobs: tuple[TokenLogprob, ...] | None,
+        events: list[Event],
+    ) -> None:
+        """Visible text, as what the choice has begun with, with the tokens it is made of."""
+        kind = RefusalDelta if choice.has_refusal else ContentDelta
+        token_text = choice.token_text
+        if token_text is None:
+            events.append(kind(choice.index, text, logprobs))
             return
-        choice.has_refusal = True
-        events.append(RefusalDelta(choice.index, refusal, logprobs))
+        events += [kind(choice.index, *piece) for piece in token_text.feed(text, logprobs)]
+        if token_text.is_overdue:
+            self._say_rest(choice, events)
+
+    def _say_rest(self, choice: _Choice, events: list[Event]) -> None:
+        """Text that has waited for its tokens. Raises InvalidRequest where an answer in words has
+        had none; some blanks before a call may have none."""
+        if choice.token_text is None:
+            return
+        kind = RefusalDelta if choice.has_refusal else ContentDelta
+        pieces = choice.token_text.flush()
+        if pieces and not choice.token_text.has_entries and choice.calls is None:
+            raise InvalidRequest(
+                "The provider of this model does not give logprobs.",
+                param="logprobs",
+                code="unsupported_parameter",
+            )
+        events += [kind(choice.index, *piece) for piece in pieces]
 
     def _feed_calls(self, choice: _Choice, calls: Json, legacy: Json, events: list[Event]) -> None:
         entries: list[JsonObject] = []
@@ -682,6 +762,9 @@ class ChunkDecoder:
             entries.append({"index": 0, "function": legacy})
         if not entries:
             return
+        if choice.has_refusal:
+            self._deviate("refusal_beside_calls", "call")
+            return
         if choice.calls is None:
             if self._used_ids is None:
                 self._used_ids = set()
@@ -693,6 +776,7 @@ class ChunkDecoder:
                 tool_names=self._tool_names,
                 max_calls=self._max_calls,
             )
+        self._say_rest(choice, events)
         for number, entry in enumerate(entries):
             if self._unary:
                 entry = {"index": number, **entry}
@@ -738,14 +822,27 @@ class ChunkDecoder:
     def _joined(self, choice: _Choice, key: str, text: str) -> str:
         """The text with characters whole; half of one at the end waits for the next delta."""
         half = choice.halves.pop(key, "")
-        if not half and not self._fragments:
-            return text
-        text = half + text
-        if "\ud800" <= text[-1:] <= "\udbff":
-            choice.halves[key] = text[-1]
-            text = text[:-1]
-            self._deviate("split_surrogate", key)
-        return _paired(text)
+        if half or self._fragments:
+            text = half + text
+            if "\ud800" <= text[-1:] <= "\udbff":
+                choice.halves[key] = text[-1]
+                text = text[:-1]
+                self._deviate("split_surrogate", key)
+            return _paired(text)
+        return text
+
+    def _whole(self, choice: _Choice, key: str, text: str) -> str:
+        """`_joined`, and what remains of a character that was lost is told once (R116)."""
+        text = self._joined(choice, key, text)
+        kind = "reasoning" if key == "reasoning" else "text"
+        if text[:1] == "\ufffd" and kind in choice.tails:
+            self._deviate("split_character", key)
+            text = text.lstrip("\ufffd")
+        if text[-1:] == "\ufffd":
+            choice.tails |= {kind}
+        elif text and choice.tails:
+            choice.tails -= {kind}
+        return text
 
     # ------------------------------------------------------------ the end
 
@@ -790,13 +887,14 @@ class ChunkDecoder:
         choice.waiting = []
         for key in [key for key in choice.halves if not key.startswith("call")]:
             del choice.halves[key]
-            match key:
-                case "content":
-                    events.append(ContentDelta(i, "\ufffd"))
-                case "refusal":
-                    events.append(RefusalDelta(i, "\ufffd"))
-                case _:
-                    events.append(ReasoningDelta(i, "\ufffd"))
+            kind = "reasoning" if key == "reasoning" else "text"
+            if kind in choice.tails:
+                continue
+            if kind == "reasoning":
+                events.append(ReasoningDelta(i, "\ufffd"))
+            else:
+                self._say(choice, "\ufffd", None, events)
+        self._say_rest(choice, events)
         num_calls, malformed = 0, False
         if choice.calls is not None:
             cut = reason in ("length", "content_filter")
@@ -807,6 +905,9 @@ class ChunkDecoder:
         if reason is None:
             self._deviate("missing_finish", str(i))
             reason = "tool_calls" if num_calls else "stop"
+        if choice.has_refusal and reason not in ("stop", "length"):
+            self._deviate("refusal_finish", reason)
+            return "stop"
         if malformed and reason in ("stop", "tool_calls"):
             return "malformed_function_call"
         if num_calls and reason == "stop":

@@ -38,6 +38,7 @@ DEVIATIONS: Mapping[str, DeviationKind] = MappingProxyType(
         "json_constant": DeviationKind("R155", "NaN and Infinity are read as numbers"),
         "json_control": DeviationKind("R6", "control characters in a string are kept"),
         "split_surrogate": DeviationKind("R116", "the halves are joined; a lone half is U+FFFD"),
+        "split_character": DeviationKind("R116", "U+FFFD again in the next chunk is left out"),
         "heartbeat_data": DeviationKind("R8", "a data payload that is a comment is skipped"),
         "ignored_payload": DeviationKind("R6", "an object that says nothing is skipped"),
         "several_chunks": DeviationKind("R6", "an array of chunks is read as that many"),
@@ -58,6 +59,9 @@ DEVIATIONS: Mapping[str, DeviationKind] = MappingProxyType(
         "content_parts": DeviationKind("R74", "text parts are joined, thinking parts set apart"),
         "reasoning_mirrored": DeviationKind("R110", "one source of reasoning text per delta"),
         "refusal_beside_content": DeviationKind("R111", "the refusal continues the content"),
+        "refusal_beside_calls": DeviationKind(
+            "R73", "a refusal after calls is content, a call after a refusal is dropped"
+        ),
         # finish
         "missing_finish": DeviationKind("R107", "[DONE] after an answer ends it"),
         "finish_repeated": DeviationKind("R107", "one finish reason, at the end"),
@@ -65,6 +69,7 @@ DEVIATIONS: Mapping[str, DeviationKind] = MappingProxyType(
         "finish_reason_empty": DeviationKind("R71", "an empty reason is none"),
         "finish_reason_unknown": DeviationKind("R71", "the nearest reason of the contract"),
         "stop_beside_calls": DeviationKind("R77", "the reason is tool_calls"),
+        "refusal_finish": DeviationKind("R112", "a refusal ends with stop, or length"),
         "calls_missing": DeviationKind("R77", "tool_calls without a call is stop"),
         "empty_answer": DeviationKind("R73", "an answer without content, call or refusal is empty"),
         # tool calls
@@ -92,10 +97,18 @@ DEVIATIONS: Mapping[str, DeviationKind] = MappingProxyType(
         "usage_sum": DeviationKind("R171", "the total is the sum"),
         "usage_cache": DeviationKind("R176", "cached tokens are part of the prompt"),
         "usage_reasoning": DeviationKind("R177", "reasoning is part of the completion"),
+        "usage_prediction": DeviationKind(
+            "R178", "prediction tokens are part of the completion, and none without a prediction"
+        ),
         "usage_zero": DeviationKind("R171", "no tokens for an answer is no usage"),
         # logprobs
         "logprob_value": DeviationKind("R155", "null, infinite or positive: clamped"),
         "logprobs_order": DeviationKind("R159", "alternatives are sorted, each token once"),
+        "logprobs_chosen": DeviationKind("R160", "a likely token is listed, with one logprob"),
+        "logprobs_sum": DeviationKind("R161", "alternatives are scaled to add up to one"),
+        "logprobs_bytes": DeviationKind("R162", "a token is what its bytes spell"),
+        "logprobs_text": DeviationKind("R164", "entries that spell nothing shown are dropped"),
+        "logprobs_missing": DeviationKind("R164", "text without entries has one, at −9999.0"),
         "logprobs_shape": DeviationKind("R153", "parallel lists and partial entries are read"),
         # text
         "calls_in_text": DeviationKind("R134", "a call written as text is a call"),

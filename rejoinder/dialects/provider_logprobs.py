@@ -1,20 +1,34 @@
-"""The logprobs of a provider's chunk → `TokenLogprob`s that JSON can carry (R151–R155).
+"""The logprobs of a provider's chunk → `TokenLogprob`s that keep the rules (R151–R165).
 
-This module must not know: chunks, choices, which tokens were asked for.
+`read_logprobs` reads the entries of one chunk, `TokenText` brings a choice's text and its entries
+together. This module must not know: chunks, choices, what was asked for.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from msgspec.structs import replace
 
 from rejoinder.types import Json, JsonObject, TokenLogprob, TopLogprob
 
-__all__ = ["SENTINEL", "read_logprobs"]
+__all__ = ["SENTINEL", "TokenText", "read_logprobs", "realigned"]
 
 SENTINEL = -9999.0
 """What stands for a probability of zero, or one that is not told (4.1)."""
 
+_SUM = 1.001
+_NEAR = 1e-6
+
+MAX_WAITING_ENTRIES = 64
+"""How many entries wait for their text: no character is made of so many tokens."""
+
+MAX_WAITING_TEXTS = 4
+"""How many texts wait for entries that come late."""
+
 Deviate = Callable[[str, str], None]
 Logprobs = tuple[TokenLogprob, ...] | None
+Piece = tuple[str, tuple[TokenLogprob, ...]]
 
 
 def read_logprobs(value: Json, deviate: Deviate) -> tuple[Logprobs, Logprobs]:
@@ -26,8 +40,29 @@ def read_logprobs(value: Json, deviate: Deviate) -> tuple[Logprobs, Logprobs]:
         return None, None
     if isinstance(value.get("token_logprobs"), list):
         deviate("logprobs_shape", "token_logprobs")
-        return _parallel(value, deviate), None
+        return _entries(_parallel(value), deviate), None
     return _entries(value.get("content"), deviate), _entries(value.get("refusal"), deviate)
+
+
+def _parallel(value: JsonObject) -> Json:
+    """The text completions' form: lists of equal length, maps of alternatives."""
+    tokens, logprobs = value.get("tokens"), value.get("token_logprobs")
+    tops = value.get("top_logprobs")
+    if not isinstance(tokens, list) or not isinstance(logprobs, list):
+        return None
+    entries: list[Json] = []
+    for number, (token, logprob) in enumerate(zip(tokens, logprobs, strict=False)):
+        top = tops[number] if isinstance(tops, list) and number < len(tops) else None
+        listed: list[Json] = [
+            {"token": key, "logprob": one, "bytes": [*key.encode()]}
+            for key, one in (top.items() if isinstance(top, dict) else ())
+        ]
+        listed.sort(key=lambda one: -_number(one["logprob"]))  # type: ignore[index,call-overload]
+        text = token if isinstance(token, str) else ""
+        entries.append(
+            {"token": text, "logprob": logprob, "bytes": [*text.encode()], "top_logprobs": listed}
+        )
+    return entries
 
 
 def _entries(value: Json, deviate: Deviate) -> Logprobs:
@@ -38,79 +73,108 @@ def _entries(value: Json, deviate: Deviate) -> Logprobs:
 
 
 def _entry(entry: JsonObject, deviate: Deviate) -> TokenLogprob:
-    token = entry.get("token")
-    if not isinstance(token, str):
-        deviate("logprobs_shape", "token")
-        token = ""
-    listed = entry.get("top_logprobs")
-    top = _in_order(
-        [
-            TopLogprob(
-                token=str(one.get("token", "")),
-                logprob=_logprob(one.get("logprob"), deviate),
-                bytes=_bytes(one.get("bytes")),
-            )
-            for one in (listed if isinstance(listed, list) else ())
-            if isinstance(one, dict)
-        ],
-        deviate,
-    )
+    token, data = _token(entry, deviate)
     logprob = _logprob(entry.get("logprob"), deviate)
-    return TokenLogprob(token, logprob, _bytes(entry.get("bytes")), _rank(logprob, top), top)
+    listed = entry.get("top_logprobs")
+    if not listed or not isinstance(listed, list):
+        return TokenLogprob(token, logprob, data)
+    top: list[TopLogprob] = []
+    for one in listed:
+        if isinstance(one, dict):
+            text, its_bytes = _token(one, deviate)
+            value = _logprob(one.get("logprob"), deviate)
+            if text or its_bytes:
+                top.append(TopLogprob(text, value, its_bytes))
+    top = _in_order(top, deviate)
+    if top:
+        logprob = _agreed(TopLogprob(token, logprob, data), top, deviate)
+        logprob = _scaled(logprob, top, deviate)
+    return TokenLogprob(token, logprob, data, _rank(logprob, top), tuple(top))
 
 
-def _in_order(listed: list[TopLogprob], deviate: Deviate) -> tuple[TopLogprob, ...]:
+def _in_order(listed: list[TopLogprob], deviate: Deviate) -> list[TopLogprob]:
     """From the most likely on, each token once (R159)."""
-    ordered = sorted(listed, key=lambda one: -one.logprob)
-    distinct: dict[bytes | str, TopLogprob] = {}
-    for one in ordered:
-        distinct.setdefault(one.bytes or one.token, one)
-    if ordered != listed:
+    if any(one.logprob < other.logprob for one, other in pairwise(listed)):
         deviate("logprobs_order", "unsorted")
-    elif len(distinct) < len(listed):
+        listed = sorted(listed, key=lambda one: -one.logprob)
+    distinct: list[TopLogprob] = []
+    for one in listed:
+        if not any(_same(one, other) for other in distinct):
+            distinct.append(one)
+    if len(distinct) < len(listed):
         deviate("logprobs_order", "repeated")
-    return tuple(distinct.values())
+    return distinct
 
 
-def _rank(logprob: float, top: tuple[TopLogprob, ...]) -> int | None:
+def _same(one: TopLogprob, other: TopLogprob) -> bool:
+    if one.bytes and other.bytes:
+        return one.bytes == other.bytes
+    return one.token == other.token
+
+
+def _agreed(chosen: TopLogprob, top: list[TopLogprob], deviate: Deviate) -> float:
+    """The chosen token's logprob is the listed one (R156); a likely one is listed (R160)."""
+    listed = next((one for one in top if _same(one, chosen)), None)
+    if listed is not None and listed.logprob <= SENTINEL:
+        deviate("logprobs_chosen", "listed as impossible")
+        top.remove(listed)
+        listed = None
+    if listed is not None:
+        if abs(listed.logprob - chosen.logprob) > _NEAR:
+            deviate("logprobs_chosen", "another value in the list")
+        return listed.logprob
+    if top and chosen.logprob > top[-1].logprob and (chosen.token or chosen.bytes):
+        deviate("logprobs_chosen", "not listed")
+        place = sum(one.logprob >= chosen.logprob for one in top)
+        top.insert(place, chosen)
+    return chosen.logprob
+
+
+def _scaled(logprob: float, top: list[TopLogprob], deviate: Deviate) -> float:
+    """Probabilities add up to one at most (R161)."""
+    total = math.fsum(math.exp(one.logprob) for one in top)
+    if total <= _SUM:
+        return logprob
+    deviate("logprobs_sum", f"{total:.3f}")
+    shift = math.log(total)
+    top[:] = [replace(one, logprob=max(one.logprob - shift, SENTINEL)) for one in top]
+    return max(logprob - shift, SENTINEL)
+
+
+def _rank(logprob: float, top: Sequence[TopLogprob]) -> int | None:
     """All that alternatives tell: behind 20 of them it is not among the 20 likeliest (R156)."""
     ahead = sum(one.logprob > logprob for one in top)
     return ahead + 1 if ahead >= 20 else None
 
 
-def _parallel(value: JsonObject, deviate: Deviate) -> Logprobs:
-    """The text completions' form: lists of equal length, maps of alternatives."""
-    tokens, logprobs = value.get("tokens"), value.get("token_logprobs")
-    tops = value.get("top_logprobs")
-    if not isinstance(tokens, list) or not isinstance(logprobs, list):
-        return None
-    entries: list[TokenLogprob] = []
-    for number, (token, logprob) in enumerate(zip(tokens, logprobs, strict=False)):
-        text = token if isinstance(token, str) else ""
-        top = tops[number] if isinstance(tops, list) and number < len(tops) else None
-        alternatives = sorted(
-            (
-                TopLogprob(key, _logprob(one, deviate), key.encode())
-                for key, one in (top.items() if isinstance(top, dict) else ())
-            ),
-            key=lambda one: -one.logprob,
-        )
-        entries.append(
-            TokenLogprob(
-                token=text,
-                logprob=_logprob(logprob, deviate),
-                bytes=text.encode(),
-                top=tuple(alternatives),
-            )
-        )
-    return tuple(entries) or None
+def _token(entry: JsonObject, deviate: Deviate) -> tuple[str, bytes | None]:
+    """A token as text and as bytes: where both are told, bytes that are text are right (R162),
+    for raw spellings of the vocabulary are often in the place of the text."""
+    token, data = entry.get("token"), _bytes(entry.get("bytes"))
+    if not isinstance(token, str):
+        deviate("logprobs_shape", "token")
+        token = "" if data is None else data.decode("utf-8", "replace")
+    if data is None or (token and not data):
+        return token, None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return token, data
+    if text != token:
+        deviate("logprobs_bytes", "token")
+    return text, data
+
+
+def _number(value: Json) -> float:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return float(value) if known else SENTINEL  # type: ignore[arg-type]
 
 
 def _logprob(value: Json, deviate: Deviate) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         if SENTINEL <= value <= 0:
             return float(value)
-        if 0 < value < 1e-6:
+        if 0 < value < _NEAR:
             return 0.0
     deviate("logprob_value", str(value)[:20])
     if isinstance(value, int | float) and value > 0 and not math.isinf(value):
@@ -123,7 +187,157 @@ def _bytes(value: Json) -> bytes | None:
         return None
     octets: list[int] = []
     for one in value:
-        if not isinstance(one, int) or not 0 <= one <= 255:
+        if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one <= 255:
             return None
         octets.append(one)
     return bytes(octets)
+
+
+# ---------------------------------------------------------------- text and entries
+
+
+class TokenText:
+    """One choice's visible text and the entries it is made of, brought together (R163, R164).
+
+    Entries wait for the text that they spell, and for a while text waits for its entries. Entries
+    that spell nothing of the text are dropped: special tokens, tokens of thoughts and calls, what
+    was sent before (4.1). Text that no entry spells gets one that tells no probability.
+    """
+
+    __slots__ = ("_deviate", "_entries", "_num_texts", "_text", "has_entries")
+
+    def __init__(self, deviate: Deviate) -> None:
+        self._deviate = deviate
+        self._text = ""
+        self._entries: list[TokenLogprob] = []
+        self._num_texts = 0
+        self.has_entries = False
+        """Whether the provider has given any."""
+
+    def feed(self, text: str, entries: Logprobs) -> list[Piece]:
+        """What can leave now."""
+        if entries:
+            self.has_entries = True
+            if text and not self._text and not self._entries and _spells(entries, text):
+                return [(text, entries)]
+            self._entries += entries
+        self._text += text
+        self._num_texts += bool(text)
+        pieces = self._matched()
+        if not self._text:
+            self._num_texts = 0
+            del self._entries[:-MAX_WAITING_ENTRIES]
+        return pieces
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether text has waited for its entries long enough: `flush` it."""
+        return self._num_texts >= MAX_WAITING_TEXTS
+
+    def flush(self) -> list[Piece]:
+        """All text that waits, told or not; entries without a text are dropped."""
+        pieces: list[Piece] = []
+        if self._entries:
+            self._deviate("logprobs_text", "entries without a text")
+            self._entries.clear()
+        if self._text:
+            pieces.append(self._untold(len(self._text)))
+        self._num_texts = 0
+        return pieces
+
+    def _matched(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        while self._text and self._entries:
+            if _spells(self._entries, self._text):
+                pieces.append((self._text, tuple(self._entries)))
+                self._text = ""
+                self._entries = []
+                break
+            count, length = _common(self._entries, self._text)
+            if count:
+                pieces.append((self._text[:length], tuple(self._entries[:count])))
+                self._text = self._text[length:]
+                del self._entries[:count]
+            elif _may_continue(self._entries, self._text):
+                break
+            else:
+                pieces += self._realigned()
+        return pieces
+
+    def _realigned(self) -> list[Piece]:
+        """The next entry is not what the text begins with: drops it and those like it, or tells
+        that the text before it has none."""
+        for start in range(1, len(self._entries)):
+            if _fits(self._entries[start:], self._text):
+                self._deviate("logprobs_text", "entries of another text")
+                del self._entries[:start]
+                return []
+        for place in range(1, len(self._text)):
+            if _fits(self._entries, self._text[place:]):
+                return [self._untold(place)]
+        self._deviate("logprobs_text", "entries of another text")
+        self._entries.clear()
+        return []
+
+    def _untold(self, length: int) -> Piece:
+        text, self._text = self._text[:length], self._text[length:]
+        self._deviate("logprobs_missing", "")
+        return text, (TokenLogprob(text, SENTINEL, text.encode("utf-8", "replace")),)
+
+
+def realigned(text: str, entries: tuple[TokenLogprob, ...], deviate: Deviate) -> list[Piece]:
+    """A text that is shown in part with its entries: all of them, if they begin with it, for a
+    token across the end is told whole (A11)."""
+    data = _joined(entries)
+    if data.startswith(text.encode("utf-8", "replace")) or _spells(entries, text):
+        return [(text, entries)]
+    one = TokenText(deviate)
+    return [*one.feed(text, entries), *one.flush()]
+
+
+def _data(entry: TokenLogprob) -> bytes:
+    return entry.token.encode("utf-8", "replace") if entry.bytes is None else entry.bytes
+
+
+def _joined(entries: Iterable[TokenLogprob]) -> bytes:
+    return b"".join(map(_data, entries))
+
+
+def _spells(entries: Sequence[TokenLogprob], text: str) -> bool:
+    """Whether the entries are the text; bytes that are none are U+FFFD there, however many."""
+    if not all(entry.token or entry.bytes for entry in entries):
+        return False
+    data = _joined(entries)
+    if data == text.encode("utf-8", "replace"):
+        return True
+    return "\ufffd" in text and _legible(data.decode("utf-8", "replace")) == _legible(text)
+
+
+def _legible(text: str) -> str:
+    while "\ufffd\ufffd" in text:
+        text = text.replace("\ufffd\ufffd", "\ufffd")
+    return text
+
+
+def _common(entries: Sequence[TokenLogprob], text: str) -> tuple[int, int]:
+    """How many entries are how many of the first characters, at most."""
+    whole = text.encode("utf-8", "replace")
+    best, length, data = 0, 0, b""
+    for number, entry in enumerate(entries):
+        own = _data(entry)
+        data += own
+        if not own or not whole.startswith(data):
+            break
+        if len(data) == len(whole) or whole[len(data)] & 0xC0 != 0x80:  # at a character's end
+            best, length = number + 1, len(data.decode("utf-8", "replace"))
+    return best, length
+
+
+def _may_continue(entries: Sequence[TokenLogprob], text: str) -> bool:
+    """Whether what comes may make entries of the text's beginning, or the other way round."""
+    data, whole = _joined(entries), text.encode("utf-8", "replace")
+    return bool(_data(entries[0])) and (whole.startswith(data) or data.startswith(whole))
+
+
+def _fits(entries: Sequence[TokenLogprob], text: str) -> bool:
+    return bool(_common(entries, text)[0]) or _may_continue(entries, text)

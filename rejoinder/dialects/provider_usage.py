@@ -72,12 +72,14 @@ def find_usage(payload: JsonObject) -> tuple[JsonObject, bool] | None:
 
 
 class UsageReader:
-    """The counters reported so far. `deviate(kind, detail)` is told of every repair."""
+    """The counters reported so far. `predicted`: whether a prediction was sent; `deviate(kind,
+    detail)` is told of every repair."""
 
-    __slots__ = ("_counters", "_deviate", "_usage")
+    __slots__ = ("_counters", "_deviate", "_predicted", "_usage")
 
-    def __init__(self, deviate: Callable[[str, str], None]) -> None:
+    def __init__(self, deviate: Callable[[str, str], None], *, predicted: bool) -> None:
         self._counters: dict[str, int] = {}
+        self._predicted = predicted
         self._deviate = deviate
         self._usage: Usage | None = None
 
@@ -133,15 +135,26 @@ class UsageReader:
         elif cached + written > prompt:
             self._deviate("usage_cache", "cached and written exceed the prompt")
             written = prompt - cached
+        accepted, rejected = self._predictions(completion - reasoning)
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             cached_tokens=cached,
             cache_write_tokens=written,
             reasoning_tokens=reasoning,
-            accepted_prediction_tokens=min(counters.get("accepted", 0), completion),
-            rejected_prediction_tokens=min(counters.get("rejected", 0), completion),
+            accepted_prediction_tokens=accepted,
+            rejected_prediction_tokens=rejected,
         )
+
+    def _predictions(self, most: int) -> tuple[int, int]:
+        """Accepted and rejected tokens of a prediction: part of what is left (R178), none without
+        a prediction (R179)."""
+        told = self._counters.get("accepted", 0), self._counters.get("rejected", 0)
+        accepted = min(told[0], most) if self._predicted else 0
+        rejected = min(told[1], most - accepted) if self._predicted else 0
+        if (accepted, rejected) != told:
+            self._deviate("usage_prediction", f"{told[0]} and {told[1]} of {most}")
+        return accepted, rejected
 
     def _whole(self, counter: str, value: Json) -> int | None:
         """A counter as an integer ≥ 0; None for what is absent or cannot be one (R172)."""

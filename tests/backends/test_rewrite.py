@@ -56,6 +56,23 @@ def only(completion: Completion) -> Choice:
     return choice
 
 
+def test_choices_begin_in_order_though_the_text_of_one_is_held_back() -> None:
+    """R100."""
+    held = [ContentDelta(0, "<tool_"), ContentDelta(1, "b"), ContentDelta(2, "c")]
+    ends = [Finished(index, "stop") for index in range(3)]
+    first, second, third = rewritten(CALLS, [*held, *ends], n=3).choices
+    assert (first.content, second.content, third.content) == ("<tool_", "b", "c")
+
+
+def test_tokens_that_end_inside_a_character_stay_with_it() -> None:
+    """R164: by their bytes, for such a token's text is no measure."""
+    parts = (b"\xf0\x9f", b"\x98\x8a", b"a")
+    entries = tuple(TokenLogprob(repr(part), -0.5, part) for part in parts)
+    spec = RewriteSpec(stop=("a",), logprobs=True)
+    choice = only(rewritten(spec, [ContentDelta(0, "😊a", entries)]))
+    assert [entry.bytes for entry in choice.content_logprobs or ()] == [*parts[:2]]
+
+
 @st.composite
 def cut(draw: st.DrawFn, whole: str) -> list[str]:
     places = sorted(draw(st.sets(st.integers(0, len(whole)), max_size=8)))

@@ -4,6 +4,7 @@ and whatever comes in, only legal events or a ChatError come out."""
 import copy
 import itertools
 import json
+import math
 from typing import Any
 
 import pytest
@@ -996,6 +997,55 @@ def test_an_empty_error_is_none(key: str) -> None:
         assert choice.content == "a"
 
 
+# ---------------------------------------------------------------- characters and refusals
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (["a\ufffd", "\ufffdb"], ["a\ufffd", "b"]),
+        (["\ufffd", "\ufffd", "\ufffd", "b", "\ufffd"], ["\ufffd", "b", "\ufffd"]),
+        (["x", "a\ufffd\ufffd", "c", "\ufffd"], ["x", "a\ufffd\ufffd", "c", "\ufffd"]),
+    ],
+)
+def test_a_lost_character_is_told_once(texts: list[str], shown: list[str]) -> None:
+    """R116: its pieces in several chunks are one U+FFFD."""
+    for field, kind in (("content", ContentDelta), ("reasoning_content", ReasoningDelta)):
+        start = [chunk({"content": "x"})] if field == "reasoning_content" else []
+        payloads = [*start, *(chunk({field: text}) for text in texts), chunk(finish="stop")]
+        events, error, _ = decoded(payloads)
+        assert error is None
+        got = [e.text for e in events if isinstance(e, kind)]  # type: ignore[attr-defined]
+        assert [text for text in got if text] == shown
+
+
+def test_a_refusal_is_all_there_is_of_a_choice() -> None:
+    """R73, R112."""
+    call = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}
+    got, one = choice_of(chunk({"refusal": "no"}), chunk(call), chunk(finish="tool_calls"))
+    assert (got.refusal, got.tool_calls, got.finish_reason) == ("no", (), "stop")
+    assert one.repairs["refusal_beside_calls"] == one.repairs["refusal_finish"] == 1
+    got, one = choice_of(chunk(call), chunk({"refusal": "no"}), chunk(finish="tool_calls"))
+    assert (got.refusal, got.content, len(got.tool_calls)) == (None, "no", 1)
+    assert one.repairs["refusal_beside_calls"] == 1
+
+
+@pytest.mark.parametrize(("predicted", "shown"), [(True, (3, 1)), (False, (0, 0))])
+def test_prediction_tokens_are_part_of_the_completion(
+    predicted: bool, shown: tuple[int, int]
+) -> None:
+    """R178, R179."""
+    parts = dict(zip(("accepted", "rejected"), (3, 9), strict=True))
+    details = {f"{name}_prediction_tokens": count for name, count in parts.items()}
+    counts = {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5}
+    usage = {**counts, "completion_tokens_details": details}
+    one = decoder(predicted=predicted)
+    one.feed(chunk({"content": "a"}, usage=usage))
+    got = one.usage()
+    assert (got.accepted_prediction_tokens, got.rejected_prediction_tokens) == shown
+    assert one.repairs["usage_prediction"] == 1
+
+
 # ---------------------------------------------------------------- logprobs
 
 
@@ -1010,7 +1060,7 @@ def test_logprobs_that_json_cannot_carry_are_clamped() -> None:
     assert choice.content_logprobs is not None
     first, second = choice.content_logprobs
     assert (first.logprob, first.bytes) == (-9999.0, b"a")
-    assert [t.logprob for t in first.top] == [0.0, -9999.0]
+    assert [(t.token, t.logprob) for t in first.top] == [("b", 0.0)]  # R156: a was not listed
     assert (second.logprob, second.bytes, second.top) == (-9999.0, None, ())
 
 
@@ -1032,6 +1082,92 @@ def test_alternatives_are_sorted_and_distinct(
     assert got.content_logprobs is not None
     assert "".join(t.token for t in got.content_logprobs[0].top) == order
     assert one.repairs["logprobs_order"] == repairs
+
+
+def entry(token: str, logprob: float = -0.5, **more: Any) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode()), **more}
+
+
+def told(*deltas: tuple[str, list[dict[str, Any]] | None]) -> tuple[list[Event], ChunkDecoder]:
+    """The content deltas of texts with their entries, logprobs required."""
+    payloads = [
+        json.dumps(
+            {"choices": [{"index": 0, "delta": {"content": t}, "logprobs": e and {"content": e}}]}
+        )
+        for t, e in deltas
+    ]
+    events, error, one = decoded([*payloads, chunk(finish="stop")], logprobs="required")
+    assert error is None, error
+    return [event for event in events if isinstance(event, ContentDelta)], one
+
+
+ENTRY_A, ENTRY_B = entry("a"), entry("b")
+UNTOLD = -9999.0
+
+
+@pytest.mark.parametrize(
+    ("given", "pieces", "kind"),
+    [
+        ([("a", [ENTRY_A]), ("b", [ENTRY_B])], [("a", "a"), ("b", "b")], None),
+        ([("", [ENTRY_A]), ("ab", [ENTRY_B])], [("ab", "ab")], None),  # before their text
+        ([("ab", None), ("", [ENTRY_A, ENTRY_B])], [("ab", "ab")], None),  # after it
+        (
+            [("a", [ENTRY_A]), ("b", [ENTRY_A, ENTRY_B])],
+            [("a", "a"), ("b", "b")],
+            "logprobs_text",
+        ),  # so far
+        ([("a", [ENTRY_A]), ("", [entry("<|end|>")])], [("a", "a")], "logprobs_text"),
+        ([("a", [ENTRY_A]), ("b", None)], [("a", "a"), ("b", "-")], "logprobs_missing"),
+        ([("a", None), ("b", [ENTRY_B])], [("a", "-"), ("b", "b")], "logprobs_missing"),
+        ([("b", [ENTRY_A])], [("b", "-")], "logprobs_missing"),
+        ([("a", [entry("a", bytes=None)])], [("a", "a")], None),
+        ([(" a", [{**entry(" a"), "token": "Ġa"}])], [(" a", " a")], "logprobs_bytes"),
+    ],
+)
+def test_text_and_entries_come_together(
+    given: list[Any], pieces: list[tuple[str, str]], kind: str | None
+) -> None:
+    """R164; a dash stands for an entry that tells no probability."""
+    events, one = told(*given)
+    shown = [
+        (e.text, "".join("-" if t.logprob == UNTOLD else t.token for t in e.logprobs or ()))
+        for e in events
+        if isinstance(e, ContentDelta)
+    ]
+    assert shown == pieces
+    repairs = {name for name in one.repairs if name.startswith("logprobs")}
+    assert repairs >= {kind} if kind else not repairs
+
+
+def test_an_answer_without_any_logprobs_is_refused_by_name() -> None:
+    for texts in (["a"], ["a"] * 9):
+        payloads = [*(chunk({"content": text}) for text in texts), chunk(finish="stop")]
+        events, error, _ = decoded(payloads, logprobs="required")
+        assert isinstance(error, InvalidRequest) and error.param == "logprobs"
+        assert events == []
+        assert decoded(payloads, logprobs="dropped")[1] is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "top", "shown", "kind"),
+    [
+        (-0.1, [("b", -0.2), ("c", -3.0)], -0.1 - math.log(math.exp(-0.1) + 0.8685), None),
+        (-0.5, [("b", -2.0), ("c", -3.0)], -0.5, "logprobs_chosen"),  # R160: it is listed
+        (-0.5, [("b", -0.6), ("a", -2.0)], -2.0, "logprobs_chosen"),  # one value
+        (-9999.0, [("a", -0.5)], -0.5, "logprobs_chosen"),  # R156
+        (0.0, [("a", 0.0), ("b", 0.0)], -math.log(2), "logprobs_sum"),  # R161
+    ],
+)
+def test_the_chosen_token_and_its_alternatives_agree(
+    chosen: float, top: list[tuple[str, float]], shown: float, kind: str | None
+) -> None:
+    listed = [entry(token, logprob) for token, logprob in top]
+    events, one = told(("a", [entry("a", chosen, top_logprobs=listed)]))
+    (got,) = events[0].logprobs  # type: ignore[union-attr,misc]
+    assert got.logprob == pytest.approx(shown, abs=1e-3)
+    assert sum(math.exp(t.logprob) for t in got.top) <= 1.001
+    assert [t.logprob for t in got.top if t.token == "a"] == [got.logprob]
+    assert kind is None or one.repairs[kind] == 1
 
 
 @pytest.mark.parametrize(("num_top", "rank"), [(5, None), (19, None), (20, 21)])
@@ -1063,10 +1199,11 @@ def test_logprobs_of_text_completions_are_read() -> None:
 
 
 def test_json_lines_are_a_stream() -> None:
-    lines = [chunk({"content": "a"}), chunk({"content": "b"}), chunk(finish="stop")]
+    inside = json.dumps({"choices": [{"delta": {"content": "\u2028\x85b"}}]}, ensure_ascii=False)
+    lines = [chunk({"content": "a"}), inside, chunk(finish="stop")]
     one = decoder()
     events = one.feed_body("\n".join(lines).encode())
-    assert collect(events).choices[0].content == "ab"
+    assert collect(events).choices[0].content == "a\u2028\x85b"
     assert one.repairs["json_lines"] == 1
     with pytest.raises(ProviderFailed):
         decoder().feed_body("\n".join(lines[:2]).encode())
