@@ -6,7 +6,7 @@ together. This module must not know: chunks, choices, what was asked for.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -94,13 +94,26 @@ def _entry(entry: JsonObject, deviate: Deviate) -> TokenLogprob:
 
 def _in_order(listed: list[TopLogprob], deviate: Deviate) -> list[TopLogprob]:
     """From the most likely on, each token once (R159)."""
-    if any(one.logprob < other.logprob for one, other in pairwise(listed)):
+    values = [one.logprob for one in listed]
+    if sorted(values, reverse=True) != values:
         deviate("logprobs_order", "unsorted")
         listed = sorted(listed, key=lambda one: -one.logprob)
     distinct: list[TopLogprob] = []
+    seen: set[bytes] = set()
+    tokens: set[str] = set()
+    bare: set[str] = set()
     for one in listed:
-        if not any(_same(one, other) for other in distinct):
-            distinct.append(one)
+        data = one.bytes
+        if data:
+            if data in seen or one.token in bare:
+                continue
+            seen.add(data)
+        else:
+            if one.token in tokens:
+                continue
+            bare.add(one.token)
+        tokens.add(one.token)
+        distinct.append(one)
     if len(distinct) < len(listed):
         deviate("logprobs_order", "repeated")
     return distinct
@@ -114,7 +127,11 @@ def _same(one: TopLogprob, other: TopLogprob) -> bool:
 
 def _agreed(chosen: TopLogprob, top: list[TopLogprob], deviate: Deviate) -> float:
     """The chosen token's logprob is the listed one (R156); a likely one is listed (R160)."""
-    listed = next((one for one in top if _same(one, chosen)), None)
+    listed = None
+    for one in top:
+        if _same(one, chosen):
+            listed = one
+            break
     if listed is not None and listed.logprob <= SENTINEL:
         deviate("logprobs_chosen", "listed as impossible")
         top.remove(listed)
@@ -132,7 +149,7 @@ def _agreed(chosen: TopLogprob, top: list[TopLogprob], deviate: Deviate) -> floa
 
 def _scaled(logprob: float, top: list[TopLogprob], deviate: Deviate) -> float:
     """Probabilities add up to one at most (R161)."""
-    total = math.fsum(math.exp(one.logprob) for one in top)
+    total = sum([math.exp(one.logprob) for one in top])
     if total <= _SUM:
         return logprob
     deviate("logprobs_sum", f"{total:.3f}")
@@ -143,6 +160,8 @@ def _scaled(logprob: float, top: list[TopLogprob], deviate: Deviate) -> float:
 
 def _rank(logprob: float, top: Sequence[TopLogprob]) -> int | None:
     """All that alternatives tell: behind 20 of them it is not among the 20 likeliest (R156)."""
+    if len(top) < 20:
+        return None
     ahead = sum(one.logprob > logprob for one in top)
     return ahead + 1 if ahead >= 20 else None
 
@@ -156,6 +175,8 @@ def _token(entry: JsonObject, deviate: Deviate) -> tuple[str, bytes | None]:
         token = "" if data is None else data.decode("utf-8", "replace")
     if data is None or (token and not data):
         return token, None
+    if token.isascii() and data == token.encode():  # nearly always
+        return token, data
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -185,12 +206,12 @@ def _logprob(value: Json, deviate: Deviate) -> float:
 def _bytes(value: Json) -> bytes | None:
     if not isinstance(value, list):
         return None
-    octets: list[int] = []
-    for one in value:
-        if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one <= 255:
-            return None
-        octets.append(one)
-    return bytes(octets)
+    if not {*map(type, value)} <= {int}:
+        return None
+    try:
+        return bytes(cast(list[int], value))
+    except (ValueError, OverflowError):
+        return None
 
 
 # ---------------------------------------------------------------- text and entries
