@@ -192,7 +192,13 @@ REQUEST_FIELDS: tuple[FieldSupport, ...] = (
     ),
     FieldSupport("seed", "served", "served", lambda r: r.seed is not None),
     FieldSupport("logit_bias", "served", "refused", lambda r: bool(r.logit_bias)),
-    FieldSupport("logprobs", "served", "served", lambda r: r.logprobs),
+    FieldSupport(
+        "logprobs",
+        "served",
+        "served",
+        lambda r: r.logprobs,
+        "refused once a provider has begun an answer without any",
+    ),
     FieldSupport("top_logprobs", "served", "served", lambda r: r.num_top_logprobs > 0),
     FieldSupport(
         "max_tokens",

@@ -879,7 +879,7 @@ def spelled(rng: random.Random, payloads: Payloads, how: str) -> Body:
     escape = how == "escaped" or rng.random() < 0.5
     texts = [
         one if isinstance(one, str) else json.dumps(one, ensure_ascii=escape or _has_surrogate(one))
-        for one in payloads
+        for one in (chunks(payloads) if how == "as lines" else payloads)
     ]
     if how == "as json":
         return Body("application/json", json.dumps(chunks(payloads)).encode())
@@ -899,7 +899,7 @@ def spelled(rng: random.Random, payloads: Payloads, how: str) -> Body:
 
 
 def _frame(rng: random.Random, text: str, how: str) -> bytes:
-    data = text.encode()
+    data = text.encode("utf-8", "replace")
     start = b"data:" if how == "no space" else b"data: "
     if how == "event names":
         start = b"event: message\nid: 7\nretry: 10\n" + start
