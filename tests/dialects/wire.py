@@ -2,17 +2,13 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
-
-import jsonschema_rs
 
 from rejoinder.dialects import DEEPINFRA, OPENAI, Dialect, RequestPolicy
 from rejoinder.dialects.sse import SseReader
 from rejoinder.events import Event, collect
 from rejoinder.types import AnswerOptions, Usage
-
-SCHEMAS = Path(__file__).parent.parent / "schemas"
+from tests.schemas import validator
 
 POLICY = RequestPolicy()
 SHOWN = RequestPolicy(openai_reasoning="reasoning_content")
@@ -22,16 +18,11 @@ def padding() -> str:
     return "x7Kq2"
 
 
-def schema(name: str) -> jsonschema_rs.Validator:
-    text = (SCHEMAS / f"{name}.json").read_text(encoding="utf-8")
-    return jsonschema_rs.validator_for(json.loads(text))
-
-
 CHUNK_SCHEMAS = {
-    OPENAI.name: schema("openai_chunk"),
-    DEEPINFRA.name: schema("deepinfra_chunk"),
+    OPENAI.name: validator("openai_chunk"),
+    DEEPINFRA.name: validator("deepinfra_chunk"),
 }
-BODY_SCHEMA = schema("deepinfra_response")
+BODY_SCHEMA = validator("deepinfra_response")
 
 
 def strict_json(text: str | bytes) -> Any:
