@@ -137,24 +137,30 @@ def test_calls_are_valid(server: TestServer, choice: str) -> None:
     assert choice == "auto" or calls >= NUM_CALLS // 4
 
 
+SUM = "What is 1 + 1? Answer as json."
+DAYS, CALL = "Name the days of the week as json.", "Add 12 and 34, please."
+"""Everywhere in their answers the best token leads by 0.4 or more, so that the order in which
+cells were filled before, which moves the last bits, cannot change them."""
+
+
 @pytest.mark.parametrize("dialect", ["openai", "deepinfra"])
 @pytest.mark.parametrize(
-    "more",
+    ("text", "more"),
     [
-        {},
-        {"n": 2},
-        {"logprobs": True, "top_logprobs": 3},
-        {"stop": [" the"]},
-        {"response_format": {"type": "json_object"}},
-        {"tools": TOOLS, "tool_choice": "required"},
+        (SUM, {}),
+        (SUM, {"n": 2}),
+        (SUM, {"logprobs": True, "top_logprobs": 3}),
+        (SUM, {"stop": [" ="]}),
+        (DAYS, {"response_format": {"type": "json_object"}}),
+        (CALL, {"tools": TOOLS, "tool_choice": "required"}),
     ],
-    ids=lambda more: ",".join(more) or "plain",
+    ids=lambda value: value if isinstance(value, str) else ",".join(value) or "plain",
 )
 def test_the_stream_adds_up_to_the_unary_answer(
-    server: TestServer, dialect: str, more: dict[str, Any]
+    server: TestServer, dialect: str, text: str, more: dict[str, Any]
 ) -> None:
     body = {
-        "messages": [{"role": "user", "content": "Say something short, as json."}],
+        "messages": [{"role": "user", "content": text}],
         "temperature": 0,
         "max_tokens": 24,
         **more,
