@@ -23,6 +23,9 @@ _NEAR = 1e-6
 MAX_WAITING_ENTRIES = 64
 """How many entries wait for their text: no character is made of so many tokens."""
 
+MAX_UNTOLD_BYTES = 4096
+"""How far ahead in the text an entry is looked for."""
+
 MAX_WAITING_TEXTS = 4
 """How many texts wait for entries that come late."""
 
@@ -262,48 +265,113 @@ class TokenText:
             self._deviate("logprobs_text", "entries without a text")
             self._entries.clear()
         if self._text:
-            pieces.append(self._untold(len(self._text)))
+            pieces.append(self._untold())
         self._num_texts = 0
         return pieces
 
     def _matched(self) -> list[Piece]:
-        pieces: list[Piece] = []
-        while self._text and self._entries:
-            if _spells(self._entries, self._text):
-                pieces.append((self._text, tuple(self._entries)))
-                self._text = ""
-                self._entries = []
-                break
-            count, length = _common(self._entries, self._text)
-            if count:
-                pieces.append((self._text[:length], tuple(self._entries[:count])))
-                self._text = self._text[length:]
-                del self._entries[:count]
-            elif _may_continue(self._entries, self._text):
-                break
-            else:
-                pieces += self._realigned()
+        """What of the text has its entries, in one pass over both."""
+        if _spells(self._entries, self._text):
+            pieces = [(self._text, tuple(self._entries))] if self._text else []
+            self._text, self._entries = "", []
+            return pieces
+        pass_ = _Pass(self._text, self._entries, self._deviate)
+        pieces = pass_.run()
+        self._text, self._entries = pass_.rest()
         return pieces
 
-    def _realigned(self) -> list[Piece]:
-        """The next entry is not what the text begins with: drops it and those like it, or tells
-        that the text before it has none."""
-        for start in range(1, len(self._entries)):
-            if _fits(self._entries[start:], self._text):
-                self._deviate("logprobs_text", "entries of another text")
-                del self._entries[:start]
-                return []
-        for place in range(1, len(self._text)):
-            if _fits(self._entries, self._text[place:]):
-                return [self._untold(place)]
-        self._deviate("logprobs_text", "entries of another text")
-        self._entries.clear()
-        return []
+    def _untold(self) -> Piece:
+        text, self._text = self._text, ""
+        return _untold(text, self._deviate)
 
-    def _untold(self, length: int) -> Piece:
-        text, self._text = self._text[:length], self._text[length:]
-        self._deviate("logprobs_missing", "")
-        return text, (TokenLogprob(text, SENTINEL, text.encode("utf-8", "replace")),)
+
+class _Pass:
+    """One walk along a text and entries that are not simply its spelling."""
+
+    __slots__ = ("_at", "_data", "_deviate", "_entries", "_next", "_whole")
+
+    def __init__(self, text: str, entries: list[TokenLogprob], deviate: Deviate) -> None:
+        self._whole = text.encode("utf-8", "replace")
+        self._entries = entries
+        self._data = [*map(_data, entries)]
+        self._deviate = deviate
+        self._at = 0
+        """The first byte that has not left."""
+        self._next = 0
+        """The first entry that has not left."""
+
+    def run(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        while self._at < len(self._whole) and self._next < len(self._entries):
+            count, end, may_continue = self._common()
+            if count:
+                entries = tuple(self._entries[self._next : self._next + count])
+                pieces.append((self._whole[self._at : end].decode(), entries))
+                self._at = end
+                self._next += count
+            elif may_continue:
+                break
+            else:
+                pieces += self._find_place()
+        return pieces
+
+    def rest(self) -> tuple[str, list[TokenLogprob]]:
+        return self._whole[self._at :].decode(), self._entries[self._next :]
+
+    def _common(self) -> tuple[int, int, bool]:
+        """How many entries are the text up to which byte, at a character's end; and where it is
+        none, whether what comes may still make it some."""
+        whole, at = self._whole, self._at
+        best, end = 0, at
+        for number in range(self._next, len(self._data)):
+            data = self._data[number]
+            if not data or not whole.startswith(data, at):
+                return best, end, bool(data) and data.startswith(whole[at : at + len(data)])
+            at += len(data)
+            if self._is_boundary(at):
+                best, end = number - self._next + 1, at
+        return best, end, True
+
+    def _find_place(self) -> list[Piece]:
+        """The next entry is not what the text goes on with. Either one of the following is: those
+        before it are dropped. Or the text comes to it soon: what is before it has none."""
+        entries = self._data[self._next : self._next + MAX_WAITING_ENTRIES]
+        for number, data in enumerate(entries[1:], 1):
+            if self._fits(data, self._at):
+                self._deviate("logprobs_text", "entries of another text")
+                self._next += number
+                return []
+        place = self._place_of(entries[0])
+        if place is None:
+            self._deviate("logprobs_text", "entries of another text")
+            self._next += 1
+            return []
+        text = self._whole[self._at : place].decode()
+        self._at = place
+        return [_untold(text, self._deviate)]
+
+    def _place_of(self, data: bytes) -> int | None:
+        end = min(len(self._whole), self._at + MAX_UNTOLD_BYTES)
+        place = self._at
+        while data and (place := self._whole.find(data, place + 1, end)) >= 0:
+            if self._is_boundary(place):
+                return place
+        for place in range(max(self._at + 1, len(self._whole) - len(data) + 1), end):
+            if self._is_boundary(place) and self._fits(data, place):
+                return place
+        return None
+
+    def _fits(self, data: bytes, place: int) -> bool:
+        """Whether the text goes on with it, as far as there is text."""
+        return bool(data) and data.startswith(self._whole[place : place + len(data)])
+
+    def _is_boundary(self, place: int) -> bool:
+        return place == len(self._whole) or self._whole[place] & 0xC0 != 0x80
+
+
+def _untold(text: str, deviate: Deviate) -> Piece:
+    deviate("logprobs_missing", "")
+    return text, (TokenLogprob(text, SENTINEL, text.encode("utf-8", "replace")),)
 
 
 def realigned(text: str, entries: tuple[TokenLogprob, ...], deviate: Deviate) -> list[Piece]:
@@ -338,27 +406,3 @@ def _legible(text: str) -> str:
     while "\ufffd\ufffd" in text:
         text = text.replace("\ufffd\ufffd", "\ufffd")
     return text
-
-
-def _common(entries: Sequence[TokenLogprob], text: str) -> tuple[int, int]:
-    """How many entries are how many of the first characters, at most."""
-    whole = text.encode("utf-8", "replace")
-    best, length, data = 0, 0, b""
-    for number, entry in enumerate(entries):
-        own = _data(entry)
-        data += own
-        if not own or not whole.startswith(data):
-            break
-        if len(data) == len(whole) or whole[len(data)] & 0xC0 != 0x80:  # at a character's end
-            best, length = number + 1, len(data.decode("utf-8", "replace"))
-    return best, length
-
-
-def _may_continue(entries: Sequence[TokenLogprob], text: str) -> bool:
-    """Whether what comes may make entries of the text's beginning, or the other way round."""
-    data, whole = _joined(entries), text.encode("utf-8", "replace")
-    return bool(_data(entries[0])) and (whole.startswith(data) or data.startswith(whole))
-
-
-def _fits(entries: Sequence[TokenLogprob], text: str) -> bool:
-    return bool(_common(entries, text)[0]) or _may_continue(entries, text)

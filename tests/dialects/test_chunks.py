@@ -5,6 +5,7 @@ import copy
 import itertools
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rejoinder.dialects.deepinfra import DeepInfra
 from rejoinder.dialects.deviations import DEVIATIONS, Deviation
 from rejoinder.dialects.dialect import RequestPolicy
 from rejoinder.dialects.openai import OpenAI
+from rejoinder.dialects.provider_logprobs import TokenText
 from rejoinder.dialects.sse import DONE, SseReader
 from rejoinder.errors import ChatError, InvalidRequest, Overloaded, ProviderFailed, Unavailable
 from rejoinder.events import (
@@ -1179,6 +1181,17 @@ def test_a_token_behind_twenty_alternatives_is_known_to_be(num_top: int, rank: i
     got, _ = choice_of(json.dumps({"choices": [choice]}), chunk(finish="stop"))
     assert got.content_logprobs is not None
     assert got.content_logprobs[0].rank == rank
+
+
+def test_a_long_body_with_entries_of_another_text_is_read_at_once() -> None:
+    """One walk along both: each entry was once looked for everywhere in the text."""
+    one = TokenText(lambda _kind, _detail: None)
+    entries = tuple(TokenLogprob(f"q{k} ", -0.5, f"q{k} ".encode()) for k in range(20_000))
+    text = "".join(f"w{k} " for k in range(20_000))
+    began = time.process_time()
+    pieces = [*one.feed(text, entries), *one.flush()]
+    assert time.process_time() - began < 10
+    assert "".join(piece for piece, _ in pieces) == text
 
 
 def test_logprobs_of_text_completions_are_read() -> None:
