@@ -324,7 +324,7 @@ async def test_beyond_the_queue_is_refused_at_once() -> None:
 
 async def test_a_step_of_a_lower_tier_is_broken_off_and_done_again() -> None:
     async with engine(threads=1, context_length=2048) as made:
-        ids = chat(made, "Tell the long story of the lighthouse once more. " * 100)
+        ids = chat(made, "Tell the long story of the lighthouse once more. " * 40)
         flex = replace(GREEDY, max_tokens=12, tier="flex")
         alone = await ask(made, Prompt(token_ids=ids, cache_salt="alone"), flex)
         short = await ask(made, "Hello.", max_tokens=2)
@@ -464,14 +464,15 @@ async def test_a_bad_sequence_fails_alone() -> None:
             assert_same_up_to_rounding(result, await ask(made, prompt, num_top_logprobs=5))
 
 
-async def test_a_dead_thread_fails_every_sequence_and_says_so() -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, BaseException])
+async def test_a_dead_thread_fails_every_sequence_and_says_so(kind: type[BaseException]) -> None:
     async with engine(threads=1, context_length=256) as made:
         assert made.alive and made.failure is None
         tasks = [asyncio.create_task(ask(made, "Write.", max_tokens=200)) for _ in range(3)]
         await asyncio.sleep(0.1)
 
         def dies() -> None:
-            raise RuntimeError("a bug")
+            raise kind("a bug")
 
         made._step = dies  # type: ignore[method-assign]
         results = await asyncio.gather(*tasks, return_exceptions=True)

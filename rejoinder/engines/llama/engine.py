@@ -154,7 +154,7 @@ class LlamaEngine:
         self._compiler: ConstraintCompiler | None = None
         self._compiler_lock = threading.Lock()
         self._closing = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._prefill_speed = 0.0
         self._cost = StepCost()
         self._speculates = speculation != "off"
@@ -319,7 +319,7 @@ class LlamaEngine:
                 self._step()
                 self._deliver()
             self._fail_all(CLOSED_MESSAGE)
-        except Exception as error:
+        except BaseException as error:  # a panic of the grammar library is no Exception
             log.exception("the engine's thread died")
             self._failure = error
             self._fail_all("The engine has failed.")
