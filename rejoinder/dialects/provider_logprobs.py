@@ -242,8 +242,6 @@ class TokenText:
         """What can leave now."""
         if entries:
             self.has_entries = True
-            if text and not self._text and not self._entries and _spells(entries, text):
-                return [(text, entries)]
             self._entries += entries
         self._text += text
         self._num_texts += bool(text)
@@ -265,7 +263,8 @@ class TokenText:
             self._deviate("logprobs_text", "entries without a text")
             self._entries.clear()
         if self._text:
-            pieces.append(self._untold())
+            pieces.append(_untold(self._text, self._deviate))
+            self._text = ""
         self._num_texts = 0
         return pieces
 
@@ -279,10 +278,6 @@ class TokenText:
         pieces = pass_.run()
         self._text, self._entries = pass_.rest()
         return pieces
-
-    def _untold(self) -> Piece:
-        text, self._text = self._text, ""
-        return _untold(text, self._deviate)
 
 
 class _Pass:
@@ -326,7 +321,7 @@ class _Pass:
         for number in range(self._next, len(self._data)):
             data = self._data[number]
             if not data or not whole.startswith(data, at):
-                return best, end, bool(data) and data.startswith(whole[at : at + len(data)])
+                return best, end, self._fits(data, at)
             at += len(data)
             if self._is_boundary(at):
                 best, end = number - self._next + 1, at
