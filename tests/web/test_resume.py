@@ -252,19 +252,19 @@ async def test_it_is_made_only_so_far_ahead() -> None:
     await streams.close()
 
 
+async def endless(ended: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    try:
+        while True:
+            yield b"data: x\n\n"
+            await asyncio.sleep(0.001)
+    finally:
+        ended.set()
+
+
 async def test_leaving_for_too_long_ends_the_work() -> None:
     streams = Streams(keep_seconds=0.05, stream_bytes=1000)
     ended = asyncio.Event()
-
-    async def endless() -> AsyncGenerator[bytes, None]:
-        try:
-            while True:
-                yield b"data: x\n\n"
-                await asyncio.sleep(0.001)
-        finally:
-            ended.set()
-
-    stream = start(streams, endless())
+    stream = start(streams, endless(ended))
     reader = stream.read_after(0)
     await anext(reader)
     await asyncio.sleep(0.1)
@@ -279,16 +279,7 @@ async def test_a_reader_that_never_reads_does_not_keep_the_work() -> None:
     """A client that has left by the time its first event is made: nothing is ever read."""
     streams = Streams(keep_seconds=0.05, stream_bytes=1000)
     ended = asyncio.Event()
-
-    async def endless() -> AsyncGenerator[bytes, None]:
-        try:
-            while True:
-                yield b"data: x\n\n"
-                await asyncio.sleep(0.001)
-        finally:
-            ended.set()
-
-    stream = start(streams, endless())
+    stream = start(streams, endless(ended))
     await stream.begun()
     reader = stream.read_after(0)
     await reader.aclose()
